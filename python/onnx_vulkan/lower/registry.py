@@ -1,0 +1,204 @@
+"""How an ONNX operator enters: one typed function an operator, whose signature is the schema. No operator lives here.
+
+``@lowers("Softmax", versions=[13], dtypes={"x": FLOATS})`` registers a function ``(b, x, *, axis=-1)``:
+
+- ``b`` is the :class:`LowerContext`: a Builder that also knows the node;
+- positional parameters are the node's inputs in order. Annotated ``Value`` they arrive on the device (a run-known value is
+  materialised); annotated ``Host`` they must be known on the host before the run (constants, shape arithmetic), else the
+  node is refused by the kernel check; ``| None`` marks an optional input; ``*xs: Value`` is variadic;
+- keyword-only parameters are the attributes; a parameter without default is required; an attribute that the signature
+  does not have is refused by the opset check;
+- the result is one Value or Host, or a tuple of them (None for an output that nobody reads).
+
+``versions`` lists the operator's since-versions that the function was read against: a node of any other version is refused.
+``dtypes`` names the element types allowed for inputs (by parameter), the dtype check. A lowering raises
+:class:`~onnx_vulkan.errors.Unsupported` with one sentence for a form that it cannot do right.
+
+``@evaluates("Add")`` registers a host evaluation ``(ctx, *hosts, **attributes)`` that is tried first when every input is known
+on the host; it raises :class:`NotHost` to decline.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnx_vulkan.dims import Extent
+from onnx_vulkan.dtypes import DType
+from onnx_vulkan.graph import Node
+from onnx_vulkan.program.builder import Builder
+from onnx_vulkan.program.ir import Value
+
+__all__ = [
+    "EVALUATIONS",
+    "Host",
+    "LOWERINGS",
+    "LowerContext",
+    "Lowering",
+    "MAX_OPSET",
+    "NotHost",
+    "Operand",
+    "Parameter",
+    "evaluates",
+    "find_lowering",
+    "lowers",
+]
+
+MAX_OPSET = 28
+"""The newest ``ai.onnx`` opset whose operators were read. Above it every node is refused."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Host:
+    """A tensor known before the run: ``data`` is an object array of int, Dim, float or bool.
+
+    ``dtype`` is the ONNX element type it stands for.
+    """
+
+    dtype: DType
+    data: NDArray[np.object_]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+    def items(self) -> list[Any]:
+        """The elements in row-major order."""
+        return list(self.data.reshape(-1))
+
+    def ints(self) -> list[Extent]:
+        """The elements as extents."""
+        return [v if not isinstance(v, (bool, float, np.generic)) else int(v) for v in self.items()]
+
+
+class NotHost(Exception):
+    """A host evaluation declines: the value has to be computed on the device."""
+
+
+Operand = Value | Host
+
+
+class LowerContext(Builder):
+    """The Builder handed to lowerings. ``node`` is the node being lowered, ``version`` its since-version.
+
+    ``n_outputs`` is how many outputs the node names; ``wants(i)`` tells whether output *i* is read by anyone.
+    """
+
+    node: Node
+
+    @property
+    def version(self) -> int:
+        return self.node.since_version
+
+    @property
+    def n_outputs(self) -> int:
+        return len(self.node.outputs)
+
+    def wants(self, i: int) -> bool:
+        """Whether the node names output *i*."""
+        return i < len(self.node.outputs) and bool(self.node.outputs[i])
+
+    def device(self, x: Operand) -> Value:
+        """*x* as a Value: a Host becomes a constant, or a ``dims`` instruction where it depends on the run's shapes."""
+        if isinstance(x, Value):
+            return x
+        items = x.items()
+        if all(isinstance(v, (int, float, bool, np.generic)) for v in items):
+            return self.const(np.array(items).astype(x.dtype.numpy).reshape(x.shape))
+        return self.cast(self.dims([v if not isinstance(v, bool) else int(v) for v in items], x.shape), x.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One input of a lowering's signature."""
+
+    name: str
+    host: bool
+    optional: bool
+    variadic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """A registered lowering: the function and what its decorator and signature say."""
+
+    domain: str
+    op_type: str
+    versions: tuple[int, ...]
+    function: Callable[..., Any]
+    dtypes: Mapping[str, Collection[DType]]
+    parameters: tuple[Parameter, ...]
+    attributes: frozenset[str]
+    required_attributes: frozenset[str]
+    note: str
+
+
+LOWERINGS: dict[tuple[str, str], list[Lowering]] = {}
+EVALUATIONS: dict[tuple[str, str], Callable[..., Any]] = {}
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[tuple[Parameter, ...], frozenset[str], frozenset[str]]:
+    hints = typing.get_type_hints(function)
+    inputs, attributes, required = [], set(), set()
+    for p in list(inspect.signature(function).parameters.values())[1:]:
+        if p.kind is p.KEYWORD_ONLY:
+            attributes.add(p.name)
+            if p.default is p.empty:
+                required.add(p.name)
+            continue
+        hint = hints[p.name]
+        union = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        inputs.append(Parameter(p.name, Host in union, type(None) in union, p.kind is p.VAR_POSITIONAL))
+    return tuple(inputs), frozenset(attributes), frozenset(required)
+
+
+def lowers(
+    op_type: str,
+    versions: Sequence[int],
+    dtypes: Mapping[str, Collection[DType]] | None = None,
+    domain: str = "",
+    note: str = "",
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a lowering (see the module's text). *note* names the limits, for ``docs/operators.md``.
+
+    Raises ValueError when a version is taken already.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        inputs, attributes, required = _parameters(function)
+        entry = Lowering(
+            domain, op_type, tuple(versions), function, dict(dtypes or {}), inputs, attributes, required, note
+        )
+        entries = LOWERINGS.setdefault((domain, op_type), [])
+        taken = {v for e in entries for v in e.versions} & set(versions)
+        if taken:
+            raise ValueError(f"{domain}::{op_type} versions {sorted(taken)} are registered twice")
+        entries.append(entry)
+        return function
+
+    return register
+
+
+def evaluates(op_type: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a host evaluation (see the module's text)."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        EVALUATIONS[domain, op_type] = function
+        return function
+
+    return register
+
+
+def find_lowering(node: Node) -> Lowering | None:
+    """The lowering that was read against the node's version, or None."""
+    for entry in LOWERINGS.get((node.domain, node.op_type), ()):
+        if node.since_version in entry.versions:
+            return entry
+    return None

@@ -1,0 +1,147 @@
+"""The plan as plain data: numpy structured arrays that C reads. `native_shim/onnx_vulkan.h` declares the same layouts.
+
+A plan is independent of where its arena lies: pointers in push constants and records are *relocations* (segment + addend) that
+C resolves when it records the plan for a run context. What depends on run-time extents is a *patch*: C evaluates a small
+expression before each submit and writes the result into the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+import numpy as np
+
+from onnx_vulkan.dims import Dim, Extent
+
+__all__ = [
+    "COMMAND",
+    "GUARD",
+    "IO",
+    "KEY",
+    "Op",
+    "PATCH",
+    "PatchKind",
+    "RELOC",
+    "Segment",
+    "divisor_words",
+    "encode",
+]
+
+
+class Segment(IntEnum):
+    """What a relocation is relative to. Each run context has one of each; RECORD is the plan's own."""
+
+    ARENA = 0
+    INPUT = 1
+    OUTPUT = 2
+    RECORD = 3
+
+
+class Op(IntEnum):
+    """Commands of a plan.
+
+    DISPATCH: bind ``pipeline``, push ``push_size`` bytes at ``push_offset`` of the push blob, grid ``x, y, z``.
+    DISPATCH_INDIRECT: the grid is three u32 at byte ``a`` of the record.
+    BARRIER: shader and transfer writes before, shader and transfer accesses after.
+    COPY: ``size`` bytes from segment ``x`` offset ``a`` to segment ``y`` offset ``b``.
+    COPY_ABSOLUTE: like COPY, but the source is a weight: memory handle ``a``, byte ``push_offset`` in it, segment ``y`` offset ``b``.
+    SUBMIT: a submit point: what follows goes into another command buffer (watchdogs, cancellation).
+    """
+
+    DISPATCH = 0
+    DISPATCH_INDIRECT = 1
+    BARRIER = 2
+    COPY = 3
+    COPY_ABSOLUTE = 4
+    SUBMIT = 5
+
+
+class PatchKind(IntEnum):
+    """U32, U64: the value of expression ``expr``. DIVISOR: three u32 (d, multiplier, shift), see divisor_words.
+
+    EXTERNAL_IN, EXTERNAL_OUT: a u64, the device address of input/output ``index`` of this run plus the expression's value
+    (whatever memory it lies in: the caller's device buffer, or the context's INPUT/OUTPUT segment).
+    """
+
+    U32 = 0
+    U64 = 1
+    DIVISOR = 2
+    EXTERNAL_IN = 3
+    EXTERNAL_OUT = 4
+
+
+COMMAND = np.dtype(
+    [
+        ("op", "u4"),
+        ("pipeline", "u4"),  # index into the plan's pipeline handles
+        ("push_offset", "u4"),
+        ("push_size", "u4"),
+        ("x", "u4"),
+        ("y", "u4"),
+        ("z", "u4"),
+        ("label", "u4"),  # which kernel name, for profiles
+        ("a", "u8"),
+        ("b", "u8"),
+        ("size", "u8"),
+    ]
+)
+RELOC = np.dtype([("blob", "u4"), ("offset", "u4"), ("segment", "u4"), ("pad", "u4"), ("addend", "u8")])
+"""``blob`` 0: the push blob, 1: the record. The u64 at ``offset`` becomes the segment's address plus ``addend``."""
+
+PATCH = np.dtype([("kind", "u4"), ("offset", "u4"), ("expr", "u4"), ("index", "u4")])
+"""``offset`` is a byte of the record; ``expr`` is where the expression starts in the code array."""
+
+GUARD = np.dtype([("expr", "u4"), ("nonneg", "u4"), ("answer", "u4"), ("pad", "u4")])
+"""(expr >= 0 if nonneg else expr == 0) must equal ``answer`` for the plan to serve a run."""
+
+KEY = np.dtype([("symbol", "i4"), ("pad", "u4"), ("value", "i8")])
+"""One input dim: symbol -1: the dim equals ``value``; else it gives run-time symbol ``symbol``, at most ``value``."""
+
+IO = np.dtype([("rank", "u4"), ("itemsize", "u4"), ("dims", "u4"), ("flags", "u4"), ("offset", "u8"), ("capacity", "u8")])
+"""An input or output: ``offset``/``capacity`` bytes in its segment. ``dims``: for inputs the first row of the KEY array, for
+outputs the first of ``rank`` entries of the output-dims array, each where an expression starts. Flags: 1 = not used on the device,
+2 = copied into the key (host-known: its bytes are compared)."""
+
+# Expression code: int64 words. An expression is a run of operations ended by END; the value is the top of the stack.
+END, PUSH, SYM, ADD, MUL, FLOORDIV, MIN, MAX = range(8)
+
+
+def encode(e: Extent, symbols: Mapping[str, int], code: list[int]) -> int:
+    """Append the expression of *e* to *code*; gives back where it starts. *symbols* numbers the run-time symbols."""
+    start = len(code)
+    _encode(e, symbols, code)
+    code.append(END)
+    return start
+
+
+def _encode(e: Extent, symbols: Mapping[str, int], code: list[int]) -> None:
+    if not isinstance(e, Dim):
+        code += [PUSH, int(e)]
+        return
+    for n, (monomial, c) in enumerate(e.terms):
+        code += [PUSH, c]
+        for atom, power in monomial:
+            for _ in range(power):
+                if atom[0] == "sym":
+                    code += [SYM, symbols[str(atom[1])]]
+                else:
+                    _encode(atom[1], symbols, code)  # type: ignore[arg-type]
+                    _encode(atom[2], symbols, code)  # type: ignore[arg-type]
+                    code.append({"div": FLOORDIV, "min": MIN, "max": MAX}[str(atom[0])])
+                code.append(MUL)
+        if n:
+            code.append(ADD)
+
+
+def divisor_words(d: int) -> tuple[int, int, int]:
+    """``(d, m, s)`` such that ``n // d == (((n * m) >> 32) + n) >> s`` for every 0 <= n < 2**31, in 32-bit arithmetic.
+
+    The round-up method of Granlund and Montgomery, "Division by invariant integers using multiplication" (1994).
+    A zero divisor gives (0, 1, 0), and such a kernel runs no work.
+    """
+    if d <= 0:
+        return 0, 1, 0
+    s = (d - 1).bit_length()
+    m = ((1 << 32) * ((1 << s) - d)) // d + 1
+    return d, m, s
