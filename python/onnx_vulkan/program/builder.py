@@ -65,7 +65,7 @@ class Builder:
         return Program(list(self.inputs), list(outputs), list(self.instrs))
 
     def emit(
-        self, op: str, inputs: Sequence[Value], outputs: Sequence[tuple[DType, Sequence[Extent]]], **attrs: Any
+        self, op: str, inputs: Sequence[Value], outputs: Sequence[tuple[DType, Sequence[Extent]]], /, **attrs: Any
     ) -> tuple[Value, ...]:
         """Append an instruction (primitive or composite) with the given output types; gives back its outputs."""
         outs = tuple(Value(dtype, tuple(shape)) for dtype, shape in outputs)
@@ -75,7 +75,7 @@ class Builder:
             self._made[o] = instr
         return outs
 
-    def _one(self, op: str, inputs: Sequence[Value], dtype: DType, shape: Sequence[Extent], **attrs: Any) -> Value:
+    def _one(self, op: str, inputs: Sequence[Value], dtype: DType, shape: Sequence[Extent], /, **attrs: Any) -> Value:
         return self.emit(op, inputs, [(dtype, shape)], **attrs)[0]
 
     # ------------------------------------------------------------------------------------------------ elementwise
