@@ -228,8 +228,9 @@ def _fill_light(source: Path, target: Path) -> None:
             kept.append(node)
             continue
         made[node.output[0]] = np.empty(shapes[node.input[0]], np.float32)
+    gain = 0.6 if any(node.op_type == "Sum" for node in kept) else 1.0  # residual branches add up
     for name, empty in made.items():
-        made[name] = _weight(name, empty.shape, *_reader(consumers, name))
+        made[name] = _weight(name, empty.shape, *_reader(consumers, name), gain)
     used = {name for node in kept for name in node.input}
     del graph.node[:]
     graph.node.extend(kept)
@@ -255,7 +256,7 @@ def _reader(consumers: Mapping[str, tuple[Any, int]], name: str) -> tuple[str, i
     return node.op_type, index
 
 
-def _weight(name: str, shape: Sequence[int], op_type: str, index: int) -> Array:
+def _weight(name: str, shape: Sequence[int], op_type: str, index: int, gain: float) -> Array:
     rng = np.random.default_rng(list(hashlib.sha256(name.encode()).digest()[:8]))
     noise: Array = rng.standard_normal(shape, dtype=np.float32)
     if op_type in ("Conv", "Gemm") and index == 1:
@@ -264,7 +265,7 @@ def _weight(name: str, shape: Sequence[int], op_type: str, index: int) -> Array:
     if op_type == "BatchNormalization" and index == 4:
         return np.abs(1 + np.float32(0.2) * noise)
     if op_type in ("BatchNormalization", "Mul") and index == 1:
-        return np.float32(0.6) + np.float32(0.1) * noise  # below 1: residual branches add up
+        return np.float32(gain) + np.float32(0.1) * noise
     return np.float32(0.1) * noise
 
 
