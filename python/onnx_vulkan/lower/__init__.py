@@ -1,0 +1,31 @@
+"""ONNX operators as functions on the Program's primitives. Importing this package registers all of them."""
+
+from onnx_vulkan.lower.driver import Lowered, check_dtypes, check_opset, host_symbol, lower_graph
+from onnx_vulkan.lower.registry import (
+    EVALUATIONS,
+    LOWERINGS,
+    Host,
+    LowerContext,
+    NotHost,
+    Operand,
+    Unknown,
+    evaluates,
+    lowers,
+)
+
+__all__ = [
+    "EVALUATIONS",
+    "LOWERINGS",
+    "Host",
+    "LowerContext",
+    "Lowered",
+    "NotHost",
+    "Operand",
+    "Unknown",
+    "check_dtypes",
+    "check_opset",
+    "evaluates",
+    "host_symbol",
+    "lower_graph",
+    "lowers",
+]

@@ -5,7 +5,8 @@
 - ``b`` is the :class:`LowerContext`: a Builder that also knows the node;
 - positional parameters are the node's inputs in order. Annotated ``Value`` they arrive on the device (a run-known value is
   materialised); annotated ``Host`` they must be known on the host before the run (constants, shape arithmetic), else the
-  node is refused by the kernel check; ``| None`` marks an optional input; ``*xs: Value`` is variadic;
+  node is refused by the kernel check; annotated ``Value | Host`` (``Operand``) they arrive as whichever they are; ``| None``
+  marks an optional input; ``*xs: Value`` is variadic;
 - keyword-only parameters are the attributes; a parameter without default is required; an attribute that the signature
   does not have is refused by the opset check;
 - the result is one Value or Host, or a tuple of them (None for an output that nobody reads).
@@ -30,22 +31,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onnx_vulkan.dims import Extent
+from onnx_vulkan.dims import Dim, Extent
 from onnx_vulkan.dtypes import DType
-from onnx_vulkan.graph import Node
+from onnx_vulkan.errors import Unsupported
+from onnx_vulkan.graph import Graph, Node
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
 
 __all__ = [
     "EVALUATIONS",
-    "Host",
     "LOWERINGS",
+    "MAX_OPSET",
+    "Host",
     "LowerContext",
     "Lowering",
-    "MAX_OPSET",
     "NotHost",
     "Operand",
     "Parameter",
+    "Unknown",
     "evaluates",
     "find_lowering",
     "lowers",
@@ -56,10 +59,20 @@ MAX_OPSET = 28
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Host:
-    """A tensor known before the run: ``data`` is an object array of int, Dim, float or bool.
+class Unknown:
+    """A host element that only a run can tell, met while claiming (e.g. ``shape == 1``, ``sqrt(width)``).
 
-    ``dtype`` is the ONNX element type it stands for.
+    ``generic`` is the answer of the generic run for a bool, None where there is none.
+    """
+
+    generic: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Host:
+    """A tensor known before the run: ``data`` is an object array of int, Dim, float, bool or Unknown.
+
+    ``dtype`` is the ONNX element type it stands for; a Dim in a float tensor is its exact integer value.
     """
 
     dtype: DType
@@ -74,8 +87,13 @@ class Host:
         return list(self.data.reshape(-1))
 
     def ints(self) -> list[Extent]:
-        """The elements as extents."""
-        return [v if not isinstance(v, (bool, float, np.generic)) else int(v) for v in self.items()]
+        """The elements as extents. Raises Unsupported where one is not known as an integer."""
+        out = []
+        for v in self.items():
+            if isinstance(v, Unknown):
+                raise Unsupported("it needs integers that only a run can tell")
+            out.append(int(v) if isinstance(v, (bool, float, np.generic)) else v)
+        return out
 
 
 class NotHost(Exception):
@@ -92,6 +110,10 @@ class LowerContext(Builder):
     """
 
     node: Node
+    inline: Callable[[Graph, Sequence[Operand]], tuple[Operand, ...]]
+    """Lowers a body (If, Loop, Scan) in place: its inputs are bound to the operands, its outputs come back. Set by the driver."""
+    demanded: bool = False
+    """In an evaluation: whether something needs the result on the host. Else it declines what would pin the run's shapes."""
 
     @property
     def version(self) -> int:
@@ -110,9 +132,14 @@ class LowerContext(Builder):
         if isinstance(x, Value):
             return x
         items = x.items()
+        if any(isinstance(v, Unknown) for v in items):
+            return Value(x.dtype, x.shape, "unknown")  # only while claiming: stands for the run's value
         if all(isinstance(v, (int, float, bool, np.generic)) for v in items):
             return self.const(np.array(items).astype(x.dtype.numpy).reshape(x.shape))
-        return self.cast(self.dims([v if not isinstance(v, bool) else int(v) for v in items], x.shape), x.dtype)
+        if not all(isinstance(v, Dim) or v == int(v) for v in items):
+            parts = [self.device(Host(x.dtype, np.array([v], object))) for v in items]
+            return self.reshape(self.concat(parts, 0), x.shape)
+        return self.cast(self.dims([v if isinstance(v, Dim) else int(v) for v in items], x.shape), x.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +150,7 @@ class Parameter:
     host: bool
     optional: bool
     variadic: bool
+    device: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +183,7 @@ def _parameters(function: Callable[..., Any]) -> tuple[tuple[Parameter, ...], fr
             continue
         hint = hints[p.name]
         union = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-        inputs.append(Parameter(p.name, Host in union, type(None) in union, p.kind is p.VAR_POSITIONAL))
+        inputs.append(Parameter(p.name, Host in union, type(None) in union, p.kind is p.VAR_POSITIONAL, Value in union))
     return tuple(inputs), frozenset(attributes), frozenset(required)
 
 
@@ -173,9 +201,7 @@ def lowers(
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         inputs, attributes, required = _parameters(function)
-        entry = Lowering(
-            domain, op_type, tuple(versions), function, dict(dtypes or {}), inputs, attributes, required, note
-        )
+        entry = Lowering(domain, op_type, tuple(versions), function, dict(dtypes or {}), inputs, attributes, required, note)
         entries = LOWERINGS.setdefault((domain, op_type), [])
         taken = {v for e in entries for v in e.versions} & set(versions)
         if taken:

@@ -1,0 +1,491 @@
+"""Lowers a Graph into a Program: walks the nodes, checks them, feeds the registered functions. Knows no operator by name.
+
+A value is an *operand*: on the device (:class:`Value`) or known on the host before the run (:class:`Host`). Nodes whose inputs
+are all host-known are evaluated on the host where an evaluation is registered. A value that a later node needs on the host is
+*demanded*: its producers are evaluated back to constants, shapes and small graph inputs (which become part of the plan's key).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnx_vulkan.dims import Extent, current_scope, product, symbol
+from onnx_vulkan.dtypes import DType
+from onnx_vulkan.errors import OnnxVulkanError, Refusal, RefusedError, ShapeMismatch, Unsupported
+from onnx_vulkan.graph import Array, Graph, Node, TensorType
+from onnx_vulkan.lower.registry import (
+    EVALUATIONS,
+    LOWERINGS,
+    MAX_OPSET,
+    Host,
+    LowerContext,
+    Lowering,
+    NotHost,
+    Operand,
+    Parameter,
+    Unknown,
+    find_lowering,
+)
+from onnx_vulkan.program.ir import Program, Value
+
+__all__ = ["HOST_INPUT_LIMIT", "HOST_LIMIT", "Lowered", "check_dtypes", "check_opset", "host_symbol", "lower_graph"]
+
+HOST_LIMIT = 4096
+"""The most elements of a tensor that is computed on the host."""
+
+HOST_INPUT_LIMIT = 64
+"""The most elements of a graph input whose values may decide shapes (they are part of the plan's key)."""
+
+
+@dataclass(slots=True)
+class Lowered:
+    """What :func:`lower_graph` gives.
+
+    ``host_inputs`` names the graph inputs whose values the program was built on, in the order they were needed;
+    ``host_outputs`` the outputs that were known on the host (the program makes them all the same).
+    """
+
+    program: Program
+    refusals: list[Refusal]
+    host_inputs: list[str]
+    host_outputs: list[str]
+
+
+def host_symbol(name: str, i: int) -> str:
+    """The symbol that stands for element *i* of the host-known graph input *name*."""
+    return f"host:{name}.{i}"
+
+
+# ------------------------------------------------------------------------------------------------------------------ checks
+
+
+def check_opset(node: Node, opset: int = 0) -> str | None:
+    """Why the opset check refuses *node*, as a sentence, or None: version, attributes, arity.
+
+    *opset* is the model's ``ai.onnx`` opset (0: not checked). An operator without any lowering is the kernel check's matter.
+    """
+    entries = LOWERINGS.get((node.domain, node.op_type))
+    if not entries:
+        return None
+    if node.domain == "" and opset > MAX_OPSET:
+        return f"the model's opset {opset} is newer than {MAX_OPSET}, the newest that was read."
+    entry = find_lowering(node)
+    if entry is None:
+        known = sorted(v for e in entries for v in e.versions)
+        return f"{node.label} version {node.since_version} is not supported; versions {', '.join(map(str, known))} are."
+    unknown = sorted(set(node.attributes) - entry.attributes)
+    if unknown:
+        return f"attribute {', '.join(unknown)} of {node.label} is not supported."
+    missing = sorted(entry.required_attributes - set(node.attributes))
+    if missing:
+        return f"{node.label} needs the attribute {', '.join(missing)}."
+    return _check_arity(node, entry)
+
+
+def _check_arity(node: Node, entry: Lowering) -> str | None:
+    variadic = any(p.variadic for p in entry.parameters)
+    if len(node.inputs) > len(entry.parameters) and not variadic:
+        return f"{node.label} takes at most {len(entry.parameters)} inputs, this node has {len(node.inputs)}."
+    for i, p in enumerate(entry.parameters):
+        if p.variadic and not any(node.inputs[i:]):
+            return f"{node.label} needs at least one input {p.name}."
+        if not p.optional and not p.variadic and not (i < len(node.inputs) and node.inputs[i]):
+            return f"{node.label} needs its input {p.name}."
+    return None
+
+
+def check_dtypes(node: Node, dtypes: Sequence[DType | None], type_names: Sequence[str] = ()) -> str | None:
+    """Why the dtype check refuses *node* with inputs of these element types, as a sentence, or None.
+
+    A None is an input left out, or (where the node names the input) of a type this engine does not have, which
+    *type_names* tells in ONNX's words.
+    """
+    entry = find_lowering(node)
+    if entry is None:
+        return None
+    for i, (name, dtype) in enumerate(zip(node.inputs, dtypes, strict=True)):
+        if not name:
+            continue
+        parameter = entry.parameters[min(i, len(entry.parameters) - 1)]
+        if dtype is None:
+            what = type_names[i] if i < len(type_names) and type_names[i] else "an unsupported type"
+            return f"input {parameter.name} of {node.label} ({name!r}) is of {what}."
+        allowed = entry.dtypes.get(parameter.name)
+        if allowed is not None and dtype not in allowed:
+            names = ", ".join(t.onnx_name for t in DType if t in allowed)
+            return f"input {parameter.name} of {node.label} is {dtype.onnx_name}; supported are {names}."
+    return None
+
+
+# ------------------------------------------------------------------------------------------------------------------ driver
+
+
+class _Refuse(Exception):
+    """Ends the lowering of one node."""
+
+    def __init__(self, check: str, reason: str):
+        super().__init__(reason)
+        self.check, self.reason = check, reason
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """Stands for a value that cannot be had; ``why`` completes "input x ...". ``refused``: a refused node should have made it."""
+
+    why: str
+    dtype: DType | None = None
+    type_name: str = ""
+    refused: bool = False
+
+
+def lower_graph(
+    graph: Graph,
+    shapes: Mapping[str, tuple[Extent, ...]] | None = None,
+    host_values: Mapping[str, Array] | None = None,
+    *,
+    strict: bool = True,
+) -> Lowered:
+    """Lower *graph* under the active :class:`~onnx_vulkan.dims.Scope`.
+
+    ``shapes`` gives the graph inputs' shapes (default: the declared ones). ``host_values`` gives the numbers of inputs that
+    decide shapes; where the scope knows the symbols :func:`host_symbol`, those are used instead of plain numbers.
+
+    With *strict* a node that cannot be lowered raises RefusedError (naming all offenders that do not depend on another) and a
+    broken shape constraint raises ShapeMismatch. Without it, refusals are collected and the outputs of a refused node stand in as
+    if they were inputs.
+    """
+    root = _Driver(graph, host_values or {}, strict)
+    return root.run(shapes or {})
+
+
+class _Driver:
+    """The state of one :func:`lower_graph` call."""
+
+    def __init__(self, graph: Graph, host_values: Mapping[str, Array], strict: bool):
+        self.graph = graph
+        self.strict = strict
+        self.host_values = host_values
+        self.b = LowerContext()
+        self.b.inline = self.inline
+        self.refusals: list[Refusal] = []
+        self.host_inputs: dict[str, None] = {}
+        self.frame = _Frame(graph, None)
+
+    # -------------------------------------------------------------------------------------------- whole graphs
+    def run(self, shapes: Mapping[str, tuple[Extent, ...]]) -> Lowered:
+        graph, frame = self.graph, self.frame
+        for name in graph.inputs:
+            declared = graph.types.get(name, TensorType(None, None, "an undeclared type"))
+            shape = shapes.get(name, declared.shape)
+            if declared.dtype is None or shape is None:
+                why = "has an unknown rank" if declared.dtype else f"is of {declared.type_name or 'an unsupported type'}"
+                self.b.input(name, DType.U8, (0,))
+                frame.values[name] = _Lost(why, declared.dtype, declared.type_name)
+            else:
+                frame.values[name] = self.b.input(name, declared.dtype, shape)
+                frame.inputs.add(name)
+        self.lower_nodes()
+        outputs, host_outputs = [], []
+        for name in graph.outputs:
+            operand = frame.find(name)
+            if isinstance(operand, Host):
+                host_outputs.append(name)
+                operand = self.b.device(operand)
+            if isinstance(operand, _Lost) or operand is None:
+                if self.strict and not self.refusals:
+                    reason = operand.why if operand else "is made by no node"
+                    raise Unsupported(f"output {name!r} of {graph.name} {reason}")
+                operand = Value(DType.U8, (0,), name)
+            outputs.append(operand)
+        if self.strict and self.refusals:
+            raise RefusedError(graph.name, self.refusals)
+        program = self.b.finish(outputs)
+        program.instrs = _live(program)
+        return Lowered(program, self.refusals, list(self.host_inputs), host_outputs)
+
+    def inline(self, body: Graph, operands: Sequence[Operand]) -> tuple[Operand, ...]:
+        """Lower a body in place. Raises Unsupported when one of its nodes is refused."""
+        node, refusals, outer = self.b.node, self.refusals, self.frame
+        self.frame, self.refusals = _Frame(body, outer), []
+        try:
+            if len(operands) != len(body.inputs):
+                raise Unsupported(f"its body takes {len(body.inputs)} inputs, {len(operands)} are given")
+            self.frame.values.update(zip(body.inputs, operands, strict=True))
+            self.lower_nodes()
+            if self.refusals:
+                raise Unsupported(f"its body has a node that is refused: {self.refusals[0]}")
+            results = [self.frame.find(name) for name in body.outputs]
+            for name, operand in zip(body.outputs, results, strict=True):
+                if not isinstance(operand, (Value, Host)):
+                    raise Unsupported(f"its body's output {name!r} {operand.why if operand else 'is made by no node'}")
+            return tuple(r for r in results if isinstance(r, (Value, Host)))
+        finally:
+            self.frame, self.refusals = outer, refusals
+            self.b.node, self.b.source = node, node.name
+
+    def lower_nodes(self) -> None:
+        for node in _needed(self.frame.graph):
+            self.b.node, self.b.source = node, node.name or node.op_type
+            try:
+                self.lower_node(node)
+            except _Refuse as e:
+                self.refuse(node, e.check, e.reason)
+            except Unsupported as e:
+                self.refuse(node, "kernel", str(e))
+            except ShapeMismatch as e:
+                if current_scope().values is not None:
+                    raise ShapeMismatch(f"{node.label} {node.name!r}: {e}") from e
+                self.refuse(node, "kernel", str(e))
+            except (TypeError, NotImplementedError, ValueError, IndexError, KeyError) as e:
+                if isinstance(e, OnnxVulkanError):
+                    raise
+                self.refuse(node, "kernel", f"internal error while lowering: {type(e).__name__}: {e}", e)
+
+    def refuse(self, node: Node, check: str, reason: str, cause: BaseException | None = None) -> None:
+        reason = reason if reason.endswith((".", ")", "!")) else reason + "."
+        refusal = Refusal(node.name, node.op_type, node.domain, node.since_version, check, reason)
+        self.refusals.append(refusal)
+        for name in filter(None, node.outputs):
+            declared = self.frame.graph.types.get(name, TensorType(None, None))
+            if self.strict or declared.dtype is None or declared.shape is None:
+                unknown = "whose output has an unknown rank" if declared.dtype else "whose output has an unknown type"
+                why = f"comes from the refused node {node.label} {node.name!r}, {unknown}"
+                self.frame.values[name] = _Lost(why, declared.dtype, declared.type_name, refused=True)
+            else:
+                self.frame.values[name] = Value(declared.dtype, declared.shape, name)
+                self.frame.inputs.add(name)
+
+    # -------------------------------------------------------------------------------------------- one node
+    def lower_node(self, node: Node) -> None:
+        operands = [self.frame.find(name) if name else None for name in node.inputs]
+        lost = [(name, o) for name, o in zip(node.inputs, operands, strict=True) if isinstance(o, _Lost)]
+        if self.strict and any(o.refused for _, o in lost):
+            for name in filter(None, node.outputs):
+                self.frame.values[name] = lost[0][1]
+            return
+        entry = find_lowering(node)
+        if entry is None and (node.domain, node.op_type) not in LOWERINGS:
+            raise _Refuse("kernel", f"there is no lowering of {node.label}.")
+        if (reason := check_opset(node, self.graph.opsets.get("", 0))) is not None:
+            raise _Refuse("opset", reason)
+        assert entry is not None
+        if self.evaluate_forward(node, operands):
+            return
+        dtypes = [o.dtype if o is not None else None for o in operands]
+        names = [o.type_name if isinstance(o, _Lost) else "" for o in operands]
+        if (reason := check_dtypes(node, dtypes, names)) is not None:
+            raise _Refuse("dtype", reason)
+        if lost:
+            raise _Refuse("kernel", f"input {lost[0][0]!r} {lost[0][1].why}.")
+        arguments: list[Operand | None] = []
+        for i, name in enumerate(node.inputs):
+            arguments.append(self.operand(name, entry.parameters[min(i, len(entry.parameters) - 1)]) if name else None)
+        arguments += [None for p in entry.parameters[len(arguments) :] if not p.variadic]
+        result = entry.function(self.b, *arguments, **node.attributes)
+        self.bind(node, result if isinstance(result, tuple) else (result,))
+
+    def operand(self, name: str, parameter: Parameter) -> Operand:
+        found = self.frame.find(name)
+        if parameter.host and not parameter.device:
+            host = self.host(name)
+            if host is None:
+                raise _Refuse("kernel", f"input {parameter.name} ({name!r}) must be known before the run, but depends on data.")
+            return host
+        if isinstance(found, Host) and not parameter.host:
+            return self.frame.on_device(name, found, self.b)
+        if found is None or isinstance(found, _Lost):
+            raise _Refuse("kernel", f"input {parameter.name} ({name!r}) {found.why if found else 'is made by no node'}.")
+        return found
+
+    def bind(self, node: Node, results: Sequence[Operand | None]) -> None:
+        for i, name in enumerate(node.outputs):
+            if not name:
+                continue
+            result = results[i] if i < len(results) else None
+            if result is None:
+                self.frame.values[name] = _Lost(f"is output {i} of {node.label} {node.name!r}, which is not supported")
+                if name in self.frame.graph.outputs or name in _reads(self.frame.graph):
+                    raise Unsupported(f"output {i} of {node.label} is not supported.")
+                continue
+            declared = self.frame.graph.types.get(name)
+            if declared is not None and declared.dtype not in (None, result.dtype):
+                raise TypeError(f"output {name!r} became {result.dtype}, the model says {declared.dtype}")
+            self.frame.values[name] = result
+
+    # -------------------------------------------------------------------------------------------- host values
+    def evaluate_forward(self, node: Node, operands: Sequence[Operand | _Lost | None]) -> bool:
+        """Evaluate the node on the host if all its inputs are known there already."""
+        if (node.domain, node.op_type) not in EVALUATIONS:
+            return False
+        hosts: list[Host | None] = []
+        for name, operand in zip(node.inputs, operands, strict=True):
+            host = operand if isinstance(operand, Host) else self.frame.constant(name) if name else None
+            if name and host is None:
+                return False
+            hosts.append(host)
+        results = self.evaluate(node, hosts, demanded=False)
+        if results is not None:
+            self.bind(node, results)
+        return results is not None
+
+    def evaluate(self, node: Node, hosts: Sequence[Host | None], *, demanded: bool) -> tuple[Host | None, ...] | None:
+        before, self.b.node, self.b.demanded = self.b.node, node, demanded
+        try:
+            result = EVALUATIONS[node.domain, node.op_type](self.b, *hosts, **node.attributes)
+        except NotHost:
+            return None
+        finally:
+            self.b.node, self.b.demanded = before, False
+        return result if isinstance(result, tuple) else (result,)
+
+    def host(self, name: str, depth: int = 0) -> Host | None:
+        """The value on the host, demanded: evaluates its producers back to what is known. None where it depends on data."""
+        frame = self.frame.owner(name)
+        if frame is None or depth > 256:
+            return None
+        if name in frame.demanded:
+            return frame.demanded[name]
+        found = frame.find(name)
+        host = found if isinstance(found, Host) else frame.constant(name)
+        if host is None and isinstance(found, Value) and _small(found.shape, HOST_LIMIT):
+            if name in frame.inputs:
+                host = self.host_input(name, found)
+            else:
+                producer = frame.producers.get(name)
+                if producer is not None and (producer.domain, producer.op_type) in EVALUATIONS:
+                    hosts = [self.host(n, depth + 1) if n else None for n in producer.inputs]
+                    if all(h is not None or not n for h, n in zip(hosts, producer.inputs, strict=True)):
+                        results = self.evaluate(producer, hosts, demanded=True)
+                        if results is not None:
+                            host = results[producer.outputs.index(name)]
+        frame.demanded[name] = host
+        return host
+
+    def host_input(self, name: str, value: Value) -> Host | None:
+        """A small graph input as a host value; it becomes part of the plan's key."""
+        if not _small(value.shape, HOST_INPUT_LIMIT):
+            return None
+        shape = [e for e in value.shape if isinstance(e, int)]
+        count, scope = int(np.prod(shape)), current_scope()
+        names = [host_symbol(name, i) for i in range(count)]
+        items: list[Any]
+        if scope.values is None:
+            items = [symbol(n) if value.dtype.is_int else Unknown() for n in names]
+        elif value.dtype.is_int and all(n in scope.values for n in names):
+            items = [symbol(n) for n in names]
+        elif name in self.host_values:
+            items = self.host_values[name].reshape(-1).astype(object).tolist()
+        else:
+            return None
+        self.host_inputs.setdefault(name)
+        return Host(value.dtype, _objects(items, shape))
+
+
+class _Frame:
+    """The values of one graph or body; a body sees those of the graph around it."""
+
+    def __init__(self, graph: Graph, outer: _Frame | None):
+        self.graph = graph
+        self.outer = outer
+        self.values: dict[str, Operand | _Lost] = {}
+        self.inputs: set[str] = set()  # what a run gives: graph inputs, and outputs of refused nodes
+        self.demanded: dict[str, Host | None] = {}
+        self.producers = graph.producers()
+        self._device: dict[str, Value] = {}
+        self._constants: dict[str, Host] = {}
+
+    def owner(self, name: str) -> _Frame | None:
+        frame: _Frame | None = self
+        while frame is not None and name not in frame.values and name not in frame.graph.initializers:
+            frame = frame.outer
+        return frame
+
+    def find(self, name: str) -> Operand | _Lost | None:
+        frame = self.owner(name)
+        if frame is None:
+            return None
+        if name not in frame.values:
+            data = frame.graph.initializers[name]
+            try:
+                DType.of(data.dtype)
+            except KeyError:
+                frame.values[name] = _Lost(f"is of {data.dtype}", None, str(data.dtype))
+            else:
+                frame.values[name] = Value(DType.of(data.dtype), data.shape, name, data)
+        return frame.values[name]
+
+    def constant(self, name: str) -> Host | None:
+        """A small constant as a host value."""
+        frame = self.owner(name)
+        if frame is None:
+            return None
+        if name not in frame._constants:
+            value = frame.find(name)
+            if not isinstance(value, Value) or value.data is None or value.data.size > HOST_LIMIT:
+                return None
+            items = value.data.reshape(-1).astype(object).tolist()
+            if value.dtype is DType.BF16:
+                items = [float(v) for v in items]
+            frame._constants[name] = Host(value.dtype, _objects(items, value.data.shape))
+        return frame._constants[name]
+
+    def on_device(self, name: str, host: Host, b: LowerContext) -> Value:
+        frame = self.owner(name) or self
+        if name not in frame._device:
+            value = b.device(host)
+            if not value.is_const:
+                return value  # made by an instruction: only valid from here on in this body
+            frame._device[name] = value
+        return frame._device[name]
+
+
+def _objects(items: Sequence[Any], shape: Sequence[int]) -> Any:
+    data = np.empty(len(items), object)
+    data[:] = items
+    return data.reshape(tuple(shape))
+
+
+def _small(shape: Sequence[Extent], limit: int) -> bool:
+    n = product(shape)
+    return isinstance(n, int) and n <= limit
+
+
+def _captured(node: Node) -> set[str]:
+    """The outer values that the bodies of *node* read."""
+    names: set[str] = set()
+    for value in node.attributes.values():
+        for body in value if isinstance(value, list) else [value]:
+            if isinstance(body, Graph):
+                inner = set(body.inputs) | set(body.initializers) | {o for n in body.nodes for o in n.outputs}
+                reads = {i for n in body.nodes for i in (*n.inputs, *_captured(n))} | set(body.outputs)
+                names |= reads - inner
+    return names - {""}
+
+
+def _reads(graph: Graph) -> set[str]:
+    return {i for n in graph.nodes for i in (*n.inputs, *_captured(n))}
+
+
+def _needed(graph: Graph) -> list[Node]:
+    """The nodes that an output depends on, in order."""
+    live, kept = set(graph.outputs), []
+    for node in reversed(graph.nodes):
+        if any(o in live for o in node.outputs):
+            kept.append(node)
+            live.update(node.inputs)
+            live |= _captured(node)
+    return kept[::-1]
+
+
+def _live(program: Program) -> list[Any]:
+    """The instructions that an output depends on."""
+    live, kept = set(program.outputs), []
+    for instr in reversed(program.instrs):
+        if any(o in live for o in instr.outputs):
+            kept.append(instr)
+            live.update(instr.inputs)
+    return kept[::-1]
