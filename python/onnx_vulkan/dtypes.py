@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["DType", "FLOATS", "INTS", "NUMERIC", "REAL", "SIGNED_INTS", "UNSIGNED_INTS"]
+__all__ = ["FLOATS", "INTS", "NUMERIC", "REAL", "SIGNED_INTS", "UNSIGNED_INTS", "DType"]
 
 
 class DType(Enum):

@@ -19,10 +19,10 @@ __all__ = [
     "GUARD",
     "IO",
     "KEY",
-    "Op",
     "PATCH",
-    "PatchKind",
     "RELOC",
+    "Op",
+    "PatchKind",
     "Segment",
     "divisor_words",
     "encode",
@@ -45,7 +45,8 @@ class Op(IntEnum):
     DISPATCH_INDIRECT: the grid is three u32 at byte ``a`` of the record.
     BARRIER: shader and transfer writes before, shader and transfer accesses after.
     COPY: ``size`` bytes from segment ``x`` offset ``a`` to segment ``y`` offset ``b``.
-    COPY_ABSOLUTE: like COPY, but the source is a weight: memory handle ``a``, byte ``push_offset`` in it, segment ``y`` offset ``b``.
+    COPY_ABSOLUTE: like COPY, but the source is a weight: memory handle ``a``, byte ``push_offset`` in it; to segment ``y``
+    offset ``b``.
     SUBMIT: a submit point: what follows goes into another command buffer (watchdogs, cancellation).
     """
 
@@ -100,8 +101,8 @@ KEY = np.dtype([("symbol", "i4"), ("pad", "u4"), ("value", "i8")])
 
 IO = np.dtype([("rank", "u4"), ("itemsize", "u4"), ("dims", "u4"), ("flags", "u4"), ("offset", "u8"), ("capacity", "u8")])
 """An input or output: ``offset``/``capacity`` bytes in its segment. ``dims``: for inputs the first row of the KEY array, for
-outputs the first of ``rank`` entries of the output-dims array, each where an expression starts. Flags: 1 = not used on the device,
-2 = copied into the key (host-known: its bytes are compared)."""
+outputs the first of ``rank`` entries of the output-dims array, each where an expression starts. Flags: 1 = not used on the
+device, 2 = copied into the key (host-known: its bytes are compared)."""
 
 # Expression code: int64 words. An expression is a run of operations ended by END; the value is the top of the stack.
 END, PUSH, SYM, ADD, MUL, FLOORDIV, MIN, MAX = range(8)

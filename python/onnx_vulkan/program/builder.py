@@ -113,9 +113,7 @@ class Builder:
     # ------------------------------------------------------------------------------------------------ sources
     def iota(self, shape: Sequence[Extent], axis: int, dtype: DType, start: Extent = 0, step: Extent = 1) -> Value:
         """``start + step * index`` along *axis*."""
-        return self._one(
-            "iota", [], dtype, shape, shape=tuple(shape), axis=axis % max(len(shape), 1), start=start, step=step
-        )
+        return self._one("iota", [], dtype, shape, shape=tuple(shape), axis=axis % max(len(shape), 1), start=start, step=step)
 
     def dims(self, values: Sequence[Extent], shape: Sequence[int]) -> Value:
         """An int64 tensor of run-known integers; a constant where all are numbers."""
@@ -167,9 +165,7 @@ class Builder:
             return self.broadcast(made.inputs[0], shape)
         return self._one("broadcast", [x], x.dtype, shape, shape=shape)
 
-    def slice(
-        self, x: Value, starts: Sequence[Extent], sizes: Sequence[Extent], steps: Sequence[int] | None = None
-    ) -> Value:
+    def slice(self, x: Value, starts: Sequence[Extent], sizes: Sequence[Extent], steps: Sequence[int] | None = None) -> Value:
         """``size`` elements an axis from ``start`` by ``step``; the caller has clamped them to the tensor."""
         steps = tuple(steps) if steps is not None else (1,) * x.rank
         starts, sizes = tuple(starts), tuple(sizes)
@@ -222,9 +218,7 @@ class Builder:
         shape = (*indices.shape[:-1], *x.shape[batch_dims + depth :])
         return self._one("gather_nd", [x, indices], x.dtype, shape, batch_dims=batch_dims)
 
-    def scatter(
-        self, x: Value, indices: Value, updates: Value, *, kind: str, axis: int = 0, reduction: str = "none"
-    ) -> Value:
+    def scatter(self, x: Value, indices: Value, updates: Value, *, kind: str, axis: int = 0, reduction: str = "none") -> Value:
         """ONNX ScatterND (kind ``nd``) or ScatterElements (kind ``elements``)."""
         return self._one(
             "scatter", [x, indices, updates], x.dtype, x.shape, kind=kind, axis=axis % max(x.rank, 1), reduction=reduction
@@ -312,5 +306,3 @@ class Builder:
             acc=acc,
             **attrs,
         )
-
-

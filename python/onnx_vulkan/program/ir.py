@@ -89,9 +89,7 @@ UNARY = frozenset(
 )
 """``round`` is half to even; ``not`` takes bool; ``isnan isposinf isneginf`` give bool; integers wrap (abs(min) is min)."""
 
-BINARY = frozenset(
-    "add sub mul div pow min max mod fmod and or xor bit_and bit_or bit_xor shift_left shift_right".split()
-)
+BINARY = frozenset("add sub mul div pow min max mod fmod and or xor bit_and bit_or bit_xor shift_left shift_right".split())
 """Integers wrap; ``div`` of integers truncates towards zero; ``mod`` has the divisor's sign, ``fmod`` the dividend's;
 ``min``/``max`` give NaN where an operand is NaN; ``and or xor`` take bool. Integer division by 0 gives 0."""
 

@@ -1,0 +1,189 @@
+"""The GLSL of each elementwise function (``program.ir.MAP_FNS``) for each compute type.
+
+Anything longer than an expression lives in ``shaders/math.glsl``; a function here may name it, and only named ones are pasted
+into a kernel. GLSL's own ``min``/``max``/``isnan`` may lose NaN on some drivers; its ``sin``, ``tanh``, ``pow``, ``asin`` are
+too loose for fp32: those are ours.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+
+from onnx_vulkan.codegen.types import GLSL_TYPES, wrap
+from onnx_vulkan.dtypes import FLOATS, DType
+
+__all__ = ["call", "cast", "has_function", "snippet"]
+
+_FLOAT = {
+    "neg": "(-{0})",
+    "abs": "abs({0})",
+    "sign": "({0} > T(0) ? T(1) : ({0} < T(0) ? T(-1) : {0}))",
+    "floor": "floor({0})",
+    "ceil": "ceil({0})",
+    "round": "roundEven({0})",
+    "sqrt": "sqrt({0})",
+    "rsqrt": "(T(1) / sqrt({0}))",
+    "reciprocal": "(T(1) / {0})",
+    "exp": "ov_exp({0})",
+    "log": "ov_log({0})",
+    "sin": "ov_sin({0})",
+    "cos": "ov_cos({0})",
+    "tan": "ov_tan({0})",
+    "asin": "ov_asin({0})",
+    "acos": "ov_acos({0})",
+    "atan": "ov_atan({0})",
+    "sinh": "ov_sinh({0})",
+    "cosh": "ov_cosh({0})",
+    "tanh": "ov_tanh({0})",
+    "asinh": "ov_asinh({0})",
+    "acosh": "ov_acosh({0})",
+    "atanh": "ov_atanh({0})",
+    "erf": "ov_erf({0})",
+    "isnan": "ov_isnan({0})",
+    "isposinf": "({0} == ov_inf({0}))",
+    "isneginf": "({0} == -ov_inf({0}))",
+    "add": "({0} + {1})",
+    "sub": "({0} - {1})",
+    "mul": "({0} * {1})",
+    "div": "({0} / {1})",
+    "pow": "ov_pow({0}, {1})",
+    "min": "(ov_isnan({0}) || {0} < {1} ? {0} : {1})",
+    "max": "(ov_isnan({0}) || {0} > {1} ? {0} : {1})",
+    "mod": "ov_mod({0}, {1})",
+    "fmod": "ov_fmod({0}, {1})",
+}
+_INT = {
+    "neg": "(-{0})",
+    "abs": "({0} < T(0) ? -{0} : {0})",
+    "sign": "({0} > T(0) ? T(1) : ({0} < T(0) ? T(-1) : T(0)))",
+    "floor": "{0}",
+    "ceil": "{0}",
+    "round": "{0}",
+    "bit_not": "(~{0})",
+    "isnan": "false",
+    "isposinf": "false",
+    "isneginf": "false",
+    "add": "({0} + {1})",
+    "sub": "({0} - {1})",
+    "mul": "({0} * {1})",
+    "div": "({1} == T(0) ? T(0) : {0} / {1})",
+    "pow": "ov_ipow({0}, {1})",
+    "min": "({0} < {1} ? {0} : {1})",
+    "max": "({0} > {1} ? {0} : {1})",
+    "mod": "ov_imod({0}, {1})",
+    "fmod": "ov_ifmod({0}, {1})",
+    "bit_and": "({0} & {1})",
+    "bit_or": "({0} | {1})",
+    "bit_xor": "({0} ^ {1})",
+}
+_UNSIGNED = {
+    "neg": "(~{0} + T(1))",
+    "abs": "{0}",
+    "sign": "({0} > T(0) ? T(1) : T(0))",
+    "mod": "({1} == T(0) ? T(0) : {0} % {1})",
+    "fmod": "({1} == T(0) ? T(0) : {0} % {1})",
+    "shift_left": "({1} >= T(WIDTH) ? T(0) : {0} << {1})",
+    "shift_right": "({1} >= T(WIDTH) ? T(0) : {0} >> {1})",
+}
+_BOOL = {
+    "not": "(!{0})",
+    "and": "({0} && {1})",
+    "or": "({0} || {1})",
+    "xor": "({0} != {1})",
+    "eq": "({0} == {1})",
+    "ne": "({0} != {1})",
+    "min": "({0} && {1})",
+    "max": "({0} || {1})",
+}
+_COMPARE = {
+    "eq": "({0} == {1})",
+    "ne": "({0} != {1})",
+    "lt": "({0} < {1})",
+    "le": "({0} <= {1})",
+    "gt": "({0} > {1})",
+    "ge": "({0} >= {1})",
+}
+# Functions that only a 32-bit float has (GLSL has no f64 transcendental functions).
+_F32_ONLY = frozenset(
+    ["exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "pow"]
+)  # fmt: skip
+# Integer results that can leave an 8- or 16-bit type.
+_WRAPS = frozenset(["neg", "abs", "add", "sub", "mul", "div", "pow", "bit_not", "shift_left"])
+
+
+def has_function(fn: str, dtype: DType) -> bool:
+    """Whether *fn* can be computed on operands of *dtype* (of ``select``: on its two values)."""
+    if fn == "select":
+        return True
+    if dtype is DType.BOOL:
+        return fn in _BOOL
+    if fn in _COMPARE:
+        return True
+    if dtype in FLOATS:
+        return fn in _FLOAT and not (dtype is DType.F64 and fn in _F32_ONLY)
+    return fn in _UNSIGNED or fn in _INT if not dtype.is_signed else fn in _INT
+
+
+def call(fn: str, dtype: DType, args: list[str]) -> str:
+    """The expression of ``fn(*args)`` on operands of *dtype*; the result is of the compute type (or bool)."""
+    if fn == "select":
+        return f"({args[0]} ? {args[1]} : {args[2]})"
+    if dtype is DType.BOOL:
+        text = _BOOL[fn]
+    elif fn in _COMPARE:
+        text = _COMPARE[fn]
+    elif dtype in FLOATS:
+        text = _FLOAT[fn]
+    else:
+        text = _INT[fn] if dtype.is_signed or fn not in _UNSIGNED else _UNSIGNED[fn]
+    text = re.sub(r"\bT\(", f"{GLSL_TYPES[dtype].compute}(", text).replace("WIDTH", f"{dtype.size * 8}u")
+    out = text.format(*args)
+    return wrap(dtype, out) if fn in _WRAPS else out
+
+
+def cast(source: DType, target: DType, x: str, *, saturate: bool) -> str:
+    """The expression that converts a compute-type *x* of *source* to *target* (``cast`` of program.ir)."""
+    s, t = GLSL_TYPES[source].compute, GLSL_TYPES[target].compute
+    if target is DType.BOOL:
+        return x if source is DType.BOOL else f"({x} != {s}(0))"
+    if source is DType.BOOL:
+        return f"({x} ? {t}(1) : {t}(0))"
+    if target in FLOATS:
+        wide = x if s == t else f"{t}({x})"
+        # Rounding to the narrower float is part of the cast's meaning even when the result stays in a register.
+        if target is DType.F16 and source is not DType.F16:
+            return f"float(float16_t({wide}))"
+        if target is DType.BF16 and source is not DType.BF16:
+            return f"uintBitsToFloat(uint(bf16_bits({wide})) << 16)"
+        return wide
+    if source in FLOATS:
+        bits, signed = target.size * 8, target.is_signed
+        if saturate:
+            return f"{t}(ov_saturate_{'i' if signed else 'u'}{bits}({x}))"
+        if bits == 64:
+            return f"{t}({x})"
+        # Through the widest integer, then wrapped: GLSL leaves out-of-range float conversions undefined.
+        return wrap(target, f"{t}(ov_trunc_i32({x}))" if t == "int" else f"{t}(ov_trunc_u32({x}))")
+    return wrap(target, x if s == t else f"{t}({x})")
+
+
+@cache
+def _snippets() -> dict[str, str]:
+    text = resources.files("onnx_vulkan.shaders").joinpath("math.glsl").read_text(encoding="utf-8")
+    parts = re.split(r"^// ---- (\w+)\n", text, flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def snippet(body: str) -> str:
+    """The pieces of ``math.glsl`` that *body* calls, those that they call included, in the file's order."""
+    table = _snippets()
+    wanted: set[str] = set()
+    todo = [body]
+    while todo:
+        for name in re.findall(r"\b(ov_\w+|bf16_bits)\b", todo.pop()):
+            if name in table and name not in wanted:
+                wanted.add(name)
+                todo.append(table[name])
+    return "".join(text for name, text in table.items() if name in wanted)

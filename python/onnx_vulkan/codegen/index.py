@@ -1,0 +1,96 @@
+"""Index expressions of kernels: sums of ``variable * extent``, so that an access through any chain of views stays a strided one.
+
+A :class:`Lin` is ``const + sum(coefficient * variable)``; variables are names of GLSL ints, coefficients and the constant are
+Extents. What is not of that form (a division, a gathered index) becomes a new variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onnx_vulkan.dims import Extent, product
+
+__all__ = ["ZERO", "Lin", "linearize", "reshape_groups", "row_major"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lin:
+    """A linear index expression. Terms are sorted by variable and have no zero coefficients."""
+
+    terms: tuple[tuple[str, Extent], ...] = ()
+    const: Extent = 0
+
+    @staticmethod
+    def var(name: str) -> Lin:
+        """The variable itself."""
+        return Lin(((name, 1),))
+
+    def __add__(self, other: Lin) -> Lin:
+        terms = dict(self.terms)
+        for name, c in other.terms:
+            terms[name] = terms.get(name, 0) + c
+        return Lin(tuple(sorted((n, c) for n, c in terms.items() if c != 0)), self.const + other.const)
+
+    def shift(self, e: Extent) -> Lin:
+        """Plus a constant."""
+        return Lin(self.terms, self.const + e) if e != 0 else self
+
+    def scale(self, e: Extent) -> Lin:
+        """Times a constant."""
+        if e == 1:
+            return self
+        if e == 0:
+            return ZERO
+        return Lin(tuple((n, c * e) for n, c in self.terms), self.const * e)
+
+    def coefficient(self, name: str) -> Extent:
+        """The factor of a variable (0 when absent)."""
+        return dict(self.terms).get(name, 0)
+
+    @property
+    def variables(self) -> frozenset[str]:
+        return frozenset(n for n, _ in self.terms)
+
+
+ZERO = Lin()
+
+
+def row_major(shape: Sequence[Extent]) -> list[Extent]:
+    """The strides of a dense tensor, in elements."""
+    strides: list[Extent] = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * shape[i + 1]
+    return strides
+
+
+def linearize(coords: Sequence[Lin], shape: Sequence[Extent]) -> Lin:
+    """The row-major offset of *coords* in a dense tensor of *shape*."""
+    total = ZERO
+    for c, s, e in zip(coords, row_major(shape), shape, strict=True):
+        if e != 1:
+            total = total + c.scale(s)
+    return total
+
+
+def reshape_groups(a: Sequence[Extent], b: Sequence[Extent]) -> list[tuple[range, range]]:
+    """Split two shapes of equal element count into runs of axes whose products are equal, as fine as can be seen.
+
+    Gives ``[(axes of a, axes of b), ...]``; axes of extent 1 may fall into any run.
+    """
+    groups: list[tuple[range, range]] = []
+    i = j = 0
+    while i < len(a) or j < len(b):
+        # the shortest pair of runs from here whose products agree
+        best: tuple[int, int] | None = None
+        prefix = {product(a[i:p]): p for p in range(len(a), i, -1)}
+        for q in range(j + 1, len(b) + 1):
+            p = prefix.get(product(b[j:q]))
+            if p is not None:
+                best = (p, q)
+                break
+        if best is None:
+            best = (len(a), len(b))
+        groups.append((range(i, best[0]), range(j, best[1])))
+        i, j = best
+    return groups

@@ -1,0 +1,129 @@
+"""What a kernel is once it is rendered, before any size is known: text, parameters, and a rule that picks the variant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+from onnx_vulkan.codegen import functions
+from onnx_vulkan.codegen.params import Params
+from onnx_vulkan.dims import Extent, ceil_div, maximum, minimum
+from onnx_vulkan.program.ir import Value
+
+__all__ = ["At", "Kernel", "Limits", "Variant", "grid_of", "workgroups"]
+
+At = Callable[[Extent], int]
+"""Evaluates an extent at this plan's sizes (run-time symbols at their capacity)."""
+
+MAX_GRID = 65535
+"""Vulkan's guaranteed workgroup count in each direction; larger grids are folded into two directions."""
+
+
+class Limits(Protocol):
+    """The facts about a device that variants depend on (``device.DeviceInfo`` has them)."""
+
+    @property
+    def subgroup_size(self) -> int: ...
+    @property
+    def max_workgroup_invocations(self) -> int: ...
+    @property
+    def max_shared_memory(self) -> int: ...
+    @property
+    def features(self) -> frozenset[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A choice: values of the specialization constants 0, 1, ... and the grid in workgroups."""
+
+    spec: tuple[int, ...]
+    grid: tuple[Extent, Extent, Extent]
+
+
+@dataclass(eq=False)
+class Kernel:
+    """A rendered kernel.
+
+    ``body`` is the GLSL from the specialization constants to ``main``. ``choose(at, limits)`` gives the variant for a plan's
+    sizes; it must be a pure function of them. ``reads`` and ``writes`` are the materialised values touched, from which hazards
+    are found. ``zeroed`` values must hold zero bytes before the kernel runs.
+    """
+
+    label: str
+    params: Params
+    body: str
+    reads: tuple[Value, ...]
+    writes: tuple[Value, ...]
+    choose: Callable[[At, Limits], Variant]
+    extensions: tuple[str, ...] = ()
+    scratch: tuple[Value, ...] = ()
+    _sources: dict[bool, str] = field(default_factory=dict)
+
+    def source(self, *, in_record: bool, nan_preserve: bool = False) -> str:
+        """The whole GLSL text, with parameters in push constants or in the record."""
+        key = in_record
+        if key not in self._sources:
+            self._sources[key] = self._render(in_record=in_record, nan_preserve=nan_preserve)
+        return self._sources[key]
+
+    @cached_property
+    def _functions(self) -> str:
+        return functions.snippet(self.body)
+
+    def _render(self, *, in_record: bool, nan_preserve: bool) -> str:
+        body = self.body
+        extensions = {
+            "GL_EXT_buffer_reference2": None,
+            "GL_EXT_scalar_block_layout": None,
+            "GL_EXT_control_flow_attributes": None,
+            **self.params.extensions,
+            **dict.fromkeys(self.extensions),
+        }
+        text = body + self._functions
+        if re.search(r"\bu?int8_t\b", text):
+            extensions["GL_EXT_shader_explicit_arithmetic_types_int8"] = None
+        if re.search(r"\bu?int16_t\b", text):
+            extensions["GL_EXT_shader_explicit_arithmetic_types_int16"] = None
+        if re.search(r"\bu?int64_t\b", text):
+            extensions["GL_EXT_shader_explicit_arithmetic_types_int64"] = None
+        if "float16_t" in text:
+            extensions["GL_EXT_shader_explicit_arithmetic_types_float16"] = None
+        defines = []
+        if "GL_EXT_shader_explicit_arithmetic_types_float64" in extensions:
+            defines.append("#define HAS_F64")
+        if "GL_EXT_shader_explicit_arithmetic_types_int64" in extensions:
+            defines.append("#define HAS_I64")
+        mode = []
+        if nan_preserve:
+            # SignedZeroInfNanPreserve (SPIR-V execution mode 4461, capability 4466) for 32-bit floats
+            extensions["GL_EXT_spirv_intrinsics"] = None
+            mode.append('spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4466], 4461, 32);')
+        return "\n".join(
+            [
+                "#version 460",
+                *(f"#extension {e} : require" for e in sorted(extensions)),
+                *defines,
+                *mode,
+                '#include "prelude.glsl"',
+                self.params.declarations(in_record=in_record),
+                self._functions,
+                body,
+                "",
+            ]
+        )
+
+
+def workgroups(items: Extent, per_group: int) -> Extent:
+    """How many workgroups cover *items*."""
+    return ceil_div(items, per_group)
+
+
+def grid_of(groups: Extent) -> tuple[Extent, Extent, Extent]:
+    """A one-dimensional grid, folded into two directions past the guaranteed limit (the kernel linearises it again)."""
+    if isinstance(groups, int) and groups <= MAX_GRID:
+        return max(groups, 0), 1, 1
+    x = minimum(groups, MAX_GRID)
+    return x, ceil_div(maximum(groups, 0), MAX_GRID), 1

@@ -1,0 +1,390 @@
+"""Renders the value of an instruction at given coordinates as GLSL: the heart of generated kernels and of template holes.
+
+A :class:`Renderer` walks the producers of a value down to *leaves* (inputs, constants, values that another kernel has
+materialised). Movement instructions only change coordinates, elementwise ones emit one assignment. Statements go to the
+outermost scope in which all their index variables exist, so what does not depend on an inner loop leaves it by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from onnx_vulkan.codegen import functions
+from onnx_vulkan.codegen.index import ZERO, Lin, linearize, reshape_groups
+from onnx_vulkan.codegen.params import Params
+from onnx_vulkan.codegen.types import GLSL_TYPES, pack, unpack
+from onnx_vulkan.dims import Dim, Extent
+from onnx_vulkan.dtypes import DType
+from onnx_vulkan.program.ir import Instr, Value
+
+__all__ = ["INLINE_OPS", "Renderer"]
+
+INLINE_OPS = frozenset(
+    [
+        "map",
+        "cast",
+        "iota",
+        "dims",
+        "reshape",
+        "transpose",
+        "broadcast",
+        "slice",
+        "pad",
+        "concat",
+        "gather",
+        "gather_elements",
+        "gather_nd",
+        "bits",
+    ]
+)
+"""The primitives that a Renderer can compute at a coordinate."""
+
+
+@dataclass
+class _Scope:
+    lines: list[str] = field(default_factory=list)
+    memo: dict[object, str] = field(default_factory=dict)
+
+
+class Renderer:
+    """Emits GLSL for values of one kernel.
+
+    ``producers`` gives the instruction of each value to be computed here; a value without one (or for which ``is_leaf`` says so)
+    is loaded. ``loads`` collects the offset of every load and ``opaque`` the variables used in any other way: from both, a
+    kernel sees which loop axes may be merged.
+    """
+
+    def __init__(self, params: Params, producers: Mapping[Value, Instr], is_leaf: Callable[[Value], bool]):
+        self.params = params
+        self.producers = producers
+        self.is_leaf = is_leaf
+        self.scopes: list[_Scope] = [_Scope()]
+        self.levels: dict[str, int] = {}
+        self.alias: dict[str, str | None] = {}
+        self.loads: list[tuple[Value, Lin]] = []
+        self.opaque: set[str] = set()
+        self.reads: dict[Value, None] = {}
+        self._names = 0
+
+    # ------------------------------------------------------------------------------------------------ statements
+    def fresh(self, prefix: str = "v") -> str:
+        """A new GLSL name."""
+        self._names += 1
+        return f"{prefix}{self._names}"
+
+    def level(self, coords: Sequence[Lin]) -> int:
+        """The innermost scope that the variables of *coords* belong to."""
+        return max((self.levels.get(n, 0) for c in coords for n, _ in c.terms), default=0)
+
+    def emit(self, line: str, level: int | None = None) -> None:
+        """Append a statement to a scope (the current one by default)."""
+        self.scopes[len(self.scopes) - 1 if level is None else level].lines.append(line)
+
+    def variable(self, text: str, level: int, prefix: str = "i") -> Lin:
+        """A new int variable holding *text*."""
+        name = self.fresh(prefix)
+        self.levels[name] = level
+        self.emit(f"int {name} = {text};", level)
+        return Lin.var(name)
+
+    @contextmanager
+    def scope(self) -> Iterator[_Scope]:
+        """A nested block: its statements are in the yielded scope's ``lines`` for the caller to place."""
+        inner = _Scope()
+        self.scopes.append(inner)
+        try:
+            yield inner
+        finally:
+            self.scopes.pop()
+
+    def _remember(self, key: object, level: int, text: str) -> str:
+        self.scopes[level].memo[key] = text
+        return text
+
+    def define(self, value: Value, coords: Sequence[Lin], text: str) -> None:
+        """State that *value* at *coords* is the expression *text* (an accumulator, a reduced row)."""
+        self.scopes[-1].memo[value, tuple(coords)] = text
+
+    # ------------------------------------------------------------------------------------------------ indices
+    def text(self, e: Lin, *, opaque: bool = True) -> str:
+        """The GLSL of an index expression."""
+        if opaque:
+            self.opaque |= e.variables
+        parts = []
+        for name, c in e.terms:
+            alias = self.alias.get(name, name)
+            if alias is None:
+                continue
+            parts.append(alias if c == 1 else f"{alias} * {self.params.int(c)}")
+        if e.const != 0 or not parts:
+            parts.append(self.params.int(e.const))
+        return " + ".join(parts)
+
+    def load(self, leaf: Value, offset: Lin) -> str:
+        """The compute-type expression of element *offset* of a leaf."""
+        self.loads.append((leaf, offset))
+        self.reads.setdefault(leaf)
+        pointer = self.params.read(leaf)
+        return unpack(leaf.dtype, f"{pointer}.v[{self.text(offset, opaque=False)}]")
+
+    def _divide(self, e: Lin, by: Extent, level: int) -> tuple[Lin, Lin]:
+        """Quotient and remainder of a non-negative index."""
+        n = e if len(e.terms) == 1 and e.terms[0][1] == 1 and e.const == 0 else self.variable(self.text(e), level)
+        n_text = self.text(n)
+        d = self.params.divisor(by)
+        q = self.variable(f"divide({n_text}, {d})", level)
+        r = self.variable(f"{n_text} - {self.text(q)} * int({d}.d)", level)
+        return q, r
+
+    def delinearize(self, e: Lin, shape: Sequence[Extent], level: int) -> list[Lin]:
+        """The coordinates of row-major offset *e* in *shape*."""
+        coords: list[Lin] = [ZERO] * len(shape)
+        axes = [i for i, x in enumerate(shape) if x != 1]
+        for i in reversed(axes[1:]):
+            e, coords[i] = self._divide(e, shape[i], level)
+        if axes:
+            coords[axes[0]] = e
+        return coords
+
+    def _regroup(self, coords: Sequence[Lin], shape: Sequence[Extent], to: Sequence[Extent]) -> list[Lin]:
+        """Where the element at *coords* of a dense *shape* lies in the dense shape *to* of equal size."""
+        out: list[Lin] = [ZERO] * len(to)
+        for a, b in reshape_groups(shape, to):
+            source = [i for i in a if shape[i] != 1]
+            target = [j for j in b if to[j] != 1]
+            if not target:
+                continue
+            if len(source) == 1 and len(target) == 1:
+                out[target[0]] = coords[source[0]]
+                continue
+            flat = linearize([coords[i] for i in source], [shape[i] for i in source])
+            if len(target) == 1:
+                out[target[0]] = flat
+                continue
+            parts = self.delinearize(flat, [to[j] for j in target], self.level([flat]))
+            for j, c in zip(target, parts, strict=True):
+                out[j] = c
+        return out
+
+    # ------------------------------------------------------------------------------------------------ values
+    def value(self, value: Value, coords: Sequence[Lin]) -> str:
+        """An expression (a name or literal) of *value* at *coords*, emitting the statements that it needs."""
+        coords = tuple(ZERO if e == 1 else c for c, e in zip(coords, value.shape, strict=True))
+        key = (value, coords)
+        for scope in reversed(self.scopes):
+            if key in scope.memo:
+                return scope.memo[key]
+        level = self.level(coords)
+        if value.data is not None and value.data.size == 1:
+            self.params.use(value.dtype)
+            scalar = value if value.rank == 0 else Value(value.dtype, (), "", value.data.reshape(()))
+            return self.params.literal(scalar)
+        instr = self.producers.get(value)
+        if instr is None or self.is_leaf(value):
+            return self._assign(key, value.dtype, self.load(value, linearize(coords, value.shape)), level)
+        if instr.op not in INLINE_OPS:
+            raise TypeError(f"{instr.op} cannot be computed inside another kernel")
+        text: str = getattr(self, f"_{instr.op}")(instr, coords, level)
+        if instr.op in ("reshape", "transpose", "broadcast", "slice"):
+            return self._remember(key, level, text)
+        return self._assign(key, value.dtype, text, level)
+
+    def _assign(self, key: object, dtype: DType, text: str, level: int) -> str:
+        name = self.fresh()
+        self.params.use(dtype)
+        self.emit(f"{GLSL_TYPES[dtype].compute} {name} = {text};", level)
+        return self._remember(key, level, name)
+
+    def _map(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
+        args = [self.value(x, coords) for x in instr.inputs]
+        return functions.call(instr.attrs["fn"], instr.inputs[-1].dtype, args)
+
+    def _cast(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
+        (x,) = instr.inputs
+        self.params.use(instr.out.dtype)
+        return functions.cast(x.dtype, instr.out.dtype, self.value(x, coords), saturate=instr.attrs["saturate"])
+
+    def _bits(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
+        (x,) = instr.inputs
+        text = self.value(x, coords)
+        pair = (GLSL_TYPES[x.dtype].compute, GLSL_TYPES[instr.out.dtype].compute)
+        via = {("float", "int"): "floatBitsToInt", ("float", "uint"): "floatBitsToUint"}
+        via |= {("int", "float"): "intBitsToFloat", ("uint", "float"): "uintBitsToFloat"}
+        return f"{via.get(pair, pair[1])}({text})"
+
+    def _iota(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
+        c = coords[instr.attrs["axis"]] if coords else ZERO
+        index = c.scale(instr.attrs["step"])
+        dtype = instr.out.dtype
+        start = instr.attrs["start"]
+        compute = GLSL_TYPES[dtype].compute
+        if compute in ("int64_t", "uint64_t"):
+            step = self.params.long(instr.attrs["step"])
+            return f"{compute}({self.params.long(start)} + {step} * int64_t({self.text(c)}))"
+        return f"{compute}({self.text(index.shift(start))})"
+
+    def _dims(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
+        values = [self.params.long(v) for v in instr.attrs["values"]]
+        if len(values) == 1:
+            return values[0]
+        at = self.text(linearize(coords, instr.out.shape))
+        text = values[-1]
+        for i in range(len(values) - 2, -1, -1):
+            text = f"(({at}) == {i} ? {values[i]} : {text})"
+        return text
+
+    def _transpose(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
+        inner = [ZERO] * len(coords)
+        for c, p in zip(coords, instr.attrs["perm"], strict=True):
+            inner[p] = c
+        return self.value(instr.inputs[0], inner)
+
+    def _broadcast(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
+        (x,) = instr.inputs
+        return self.value(x, coords[len(coords) - x.rank :])
+
+    def _slice(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
+        a = instr.attrs
+        inner = [c.scale(step).shift(s) for c, s, step in zip(coords, a["starts"], a["steps"], strict=True)]
+        return self.value(instr.inputs[0], inner)
+
+    def _reshape(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
+        (x,), shape = instr.inputs, instr.out.shape
+        if (x not in self.producers or self.is_leaf(x)) and not (x.data is not None and x.data.size == 1):
+            known = self._defined(x, shape, coords)
+            if known is not None:
+                return known
+            # a leaf is dense: the offset is the same in either shape, and stays linear
+            offset = linearize(coords, shape)
+            return self._assign(("flat", x, offset), x.dtype, self.load(x, offset), level)
+        return self.value(x, self._regroup(coords, shape, x.shape))
+
+    def _defined(self, x: Value, shape: Sequence[Extent], coords: Sequence[Lin]) -> str | None:
+        """A defined value (an accumulator) behind a reshape that only adds or drops axes of extent 1."""
+        if [e for e in shape if e != 1] != [e for e in x.shape if e != 1]:
+            return None
+        kept = iter([c for c, e in zip(coords, shape, strict=True) if e != 1])
+        inner = tuple(ZERO if e == 1 else next(kept) for e in x.shape)
+        for scope in reversed(self.scopes):
+            if (x, inner) in scope.memo:
+                return scope.memo[x, inner]
+        return None
+
+    def _pad(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
+        x = instr.inputs[0]
+        mode, before, after = instr.attrs["mode"], instr.attrs["before"], instr.attrs["after"]
+        axes = [i for i in range(x.rank) if before[i] != 0 or after[i] != 0]
+        if mode != "constant":
+            inner = list(coords)
+            for i in axes:
+                inner[i] = self._mirror(coords[i].shift(-before[i]), x.shape[i], mode, level)
+            return self.value(x, inner)
+        return self._guarded_pad(instr, coords, axes, level)
+
+    def _mirror(self, c: Lin, extent: Extent, mode: str, level: int) -> Lin:
+        n, t = self.params.int(extent), self.text(c)
+        if mode == "edge":
+            return self.variable(f"clamp({t}, 0, {n} - 1)", level)
+        i = self.text(self.variable(t, level))
+        if mode == "wrap":
+            return self.variable(f"int(uint({i} + {n} * 4096) % uint({n}))", level)
+        # reflect: fold into [0, 2(n-1)), then mirror the upper half
+        period = self.text(self.variable(f"max(2 * ({n} - 1), 1)", level))
+        m = self.text(self.variable(f"int(uint({i} < 0 ? -({i}) : {i}) % uint({period}))", level))
+        return self.variable(f"{m} < {n} ? {m} : {period} - {m}", level)
+
+    def _guarded_pad(self, instr: Instr, coords: Sequence[Lin], axes: Sequence[int], level: int) -> str:
+        x, fill = instr.inputs
+        before = instr.attrs["before"]
+        fill_text = self.value(fill, ())
+        result, conditions = self.fresh(), []
+        compute = GLSL_TYPES[x.dtype].compute
+        inner = list(coords)
+        with self._branch(level) as depth:
+            for i in axes:
+                inner[i] = self.variable(self.text(coords[i].shift(-before[i])), depth)
+                t = self.text(coords[i].shift(-before[i]))
+                conditions.append(f"uint({t}) < uint({self.params.int(x.shape[i])})")
+            text = self.value(x, inner)
+            self.emit(f"{result} = {text};")
+            body = self.scopes[-1].lines
+        self._place(level, [f"{compute} {result} = {fill_text};", f"if ({' && '.join(conditions)}) {{", *body, "}"])
+        return result
+
+    @contextmanager
+    def _branch(self, level: int) -> Iterator[int]:
+        """A conditional block opened at *level*: scopes deeper than it are set aside while its body is rendered."""
+        deeper = self.scopes[level + 1 :]
+        del self.scopes[level + 1 :]
+        self.scopes.append(_Scope())
+        try:
+            yield level + 1
+        finally:
+            self.scopes.pop()
+            self.scopes.extend(deeper)
+
+    def _place(self, level: int, lines: Sequence[str]) -> None:
+        self.scopes[level].lines.extend(lines)
+
+    def _concat(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
+        axis = instr.attrs["axis"]
+        result = self.fresh()
+        compute = GLSL_TYPES[instr.out.dtype].compute
+        lines = [f"{compute} {result};"]
+        start: Extent = 0
+        at = self.text(coords[axis])
+        parts = [x for x in instr.inputs if x.shape[axis] != 0]
+        for n, x in enumerate(parts):
+            with self._branch(level) as depth:
+                inner = list(coords)
+                inner[axis] = self.variable(self.text(coords[axis].shift(-start)), depth)
+                self.emit(f"{result} = {self.value(x, inner)};")
+                body = self.scopes[-1].lines
+            start = start + x.shape[axis]
+            last = n == len(parts) - 1
+            opening = "{" if last else f"if ({at} < {self.params.int(start)}) {{"
+            lines += [("} else " if n else "") + opening, *body]
+        self._place(level, [*lines, "}"])
+        return result
+
+    def _index(self, indices: Value, coords: Sequence[Lin], extent: Extent, level: int) -> Lin:
+        """An index read from a tensor: wrapped when negative, reported when outside."""
+        text = self.value(indices, coords)
+        if indices.dtype in (DType.I64, DType.U64):
+            text = f"int(clamp({text}, int64_t(-2147483647), int64_t(2147483647)))"
+        elif indices.dtype is not DType.I32:
+            text = f"int({text})"
+        return self.variable(f"checked_index({text}, {self.params.int(extent)}, {self.params.error()})", level)
+
+    def _gather(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
+        x, indices = instr.inputs
+        axis = instr.attrs["axis"]
+        at = coords[axis : axis + indices.rank]
+        i = self._index(indices, at, x.shape[axis], self.level(at))
+        return self.value(x, [*coords[:axis], i, *coords[axis + indices.rank :]])
+
+    def _gather_elements(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
+        x, indices = instr.inputs
+        axis = instr.attrs["axis"]
+        inner = list(coords)
+        inner[axis] = self._index(indices, coords, x.shape[axis], level)
+        return self.value(x, inner)
+
+    def _gather_nd(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
+        x, indices = instr.inputs
+        batch, depth = instr.attrs["batch_dims"], indices.shape[-1]
+        assert not isinstance(depth, Dim)
+        lead = coords[: indices.rank - 1]
+        inner = list(coords[:batch])
+        for k in range(depth):
+            inner.append(self._index(indices, [*lead, Lin((), k)], x.shape[batch + k], self.level(lead)))
+        return self.value(x, [*inner, *coords[indices.rank - 1 :]])
+
+    # ------------------------------------------------------------------------------------------------ results
+    def store(self, value: Value, coords: Sequence[Lin], text: str) -> None:
+        """Write *text* to *value* at *coords*, in the current scope."""
+        pointer = self.params.write(value)
+        offset = self.text(linearize(coords, value.shape), opaque=False)
+        self.emit(f"{pointer}.v[{offset}] = {pack(value.dtype, text)};")

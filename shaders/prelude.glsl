@@ -1,0 +1,37 @@
+// What every kernel starts with: index division and the error word. Element types and the parameter block are declared by
+// codegen/params.py, functions on elements come from math.glsl piece by piece.
+
+// d, multiplier and shift of a run-time divisor (plan/table.py: divisor_words).
+struct Divisor {
+    uint d;
+    uint m;
+    uint s;
+};
+
+// n / d for 0 <= n < 2^31.
+int divide(int n, Divisor d) {
+    uint hi, lo;
+    umulExtended(uint(n), d.m, hi, lo);
+    return int((hi + uint(n)) >> d.s);
+}
+
+// The run's error word: how many indices were outside their tensor, and one of them.
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer ErrorWord {
+    uint count;
+    uint label;
+    int value;
+    int extent;
+};
+
+// Wraps a negative index; an index outside [-extent, extent) is reported and read as 0.
+int checked_index(int i, int extent, ErrorWord e) {
+    int at = i < 0 ? i + extent : i;
+    if (at < 0 || at >= extent) {
+        if (atomicAdd(e.count, 1u) == 0u) {
+            e.value = i;
+            e.extent = extent;
+        }
+        return 0;
+    }
+    return at;
+}
