@@ -132,7 +132,7 @@ class Params:
             lines.append(f"{align} readonly restrict buffer {name}R {{ {storage} v[]; }};")
         members = " ".join(f"{p.glsl} {p.name};" for p in self.layout()) or "uint unused;"
         if in_record:
-            lines.append(f"layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Record {{ {members} }};")
+            lines.append(f"layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Record {{ {members} }};")
             lines.append("layout(push_constant, scalar) uniform Push { Record P; };")
         else:
             lines.append(f"layout(push_constant, scalar) uniform Push {{ {members} }} P;")
