@@ -32,7 +32,8 @@ class DType(Enum):
     @cached_property
     def numpy(self) -> np.dtype[Any]:
         """The numpy dtype with the same bytes (bfloat16 comes from ``ml_dtypes``)."""
-        return np.dtype(_NUMPY[self.name])
+        made: np.dtype[Any] = np.dtype(_NUMPY[self.name])
+        return made
 
     @cached_property
     def size(self) -> int:

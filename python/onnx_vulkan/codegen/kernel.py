@@ -13,7 +13,7 @@ from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.dims import Extent, ceil_div, maximum, minimum
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["At", "Kernel", "Limits", "Variant", "grid_of", "workgroups"]
+__all__ = ["At", "Kernel", "Launch", "Limits", "Step", "Variant", "grid_of", "workgroups"]
 
 At = Callable[[Extent], int]
 """Evaluates an extent at this plan's sizes (run-time symbols at their capacity)."""
@@ -43,13 +43,38 @@ class Variant:
     grid: tuple[Extent, Extent, Extent]
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One dispatch of a plan: a kernel in one variant."""
+
+    kernel: Kernel
+    variant: Variant
+
+
+class Step(Protocol):
+    """What the fuser hands to the planner: a piece of the program that reads and writes materialised values.
+
+    ``launches`` gives the dispatches for a plan's sizes, in order, each after the one before (a split-K product is two). Values
+    that its kernels touch and that are in neither ``reads`` nor ``writes`` are scratch: the planner gives them room while the
+    step runs.
+    """
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def reads(self) -> tuple[Value, ...]: ...
+    @property
+    def writes(self) -> tuple[Value, ...]: ...
+    def launches(self, at: At, limits: Limits) -> list[Launch]: ...
+
+
 @dataclass(eq=False)
 class Kernel:
-    """A rendered kernel.
+    """A rendered kernel. By itself it is a :class:`Step` of one launch.
 
     ``body`` is the GLSL from the specialization constants to ``main``. ``choose(at, limits)`` gives the variant for a plan's
     sizes; it must be a pure function of them. ``reads`` and ``writes`` are the materialised values touched, from which hazards
-    are found. ``zeroed`` values must hold zero bytes before the kernel runs.
+    are found.
     """
 
     label: str
@@ -59,8 +84,11 @@ class Kernel:
     writes: tuple[Value, ...]
     choose: Callable[[At, Limits], Variant]
     extensions: tuple[str, ...] = ()
-    scratch: tuple[Value, ...] = ()
     _sources: dict[bool, str] = field(default_factory=dict)
+
+    def launches(self, at: At, limits: Limits) -> list[Launch]:
+        """The kernel itself, in the variant that suits the sizes."""
+        return [Launch(self, self.choose(at, limits))]
 
     def source(self, *, in_record: bool, nan_preserve: bool = False) -> str:
         """The whole GLSL text, with parameters in push constants or in the record."""

@@ -32,7 +32,7 @@ void main() {{
     int first = int(group * gl_WorkGroupSize.x * ITEMS + gl_LocalInvocationID.x);
     [[unroll]] for (uint item = 0u; item < ITEMS; item++) {{
         int i = first + int(item * gl_WorkGroupSize.x);
-        if (i >= {params.int(total)}) return;
+        if (i >= {params.word(total)}) return;
 {hole.text(8)}
     }}
 }}

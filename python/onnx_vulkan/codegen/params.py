@@ -73,7 +73,7 @@ class Params:
         self.use(value.dtype)
         return self._add(("w", value), "write", "w", value=value, glsl=GLSL_TYPES[value.dtype].pointer)
 
-    def int(self, e: Extent) -> str:
+    def word(self, e: Extent) -> str:
         """A 32-bit integer; 0 and 1 are written out."""
         if e == 0 or e == 1:
             return str(e)

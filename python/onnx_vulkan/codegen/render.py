@@ -117,9 +117,9 @@ class Renderer:
             alias = self.alias.get(name, name)
             if alias is None:
                 continue
-            parts.append(alias if c == 1 else f"{alias} * {self.params.int(c)}")
+            parts.append(alias if c == 1 else f"{alias} * {self.params.word(c)}")
         if e.const != 0 or not parts:
-            parts.append(self.params.int(e.const))
+            parts.append(self.params.word(e.const))
         return " + ".join(parts)
 
     def load(self, leaf: Value, offset: Lin) -> str:
@@ -284,7 +284,7 @@ class Renderer:
         return self._guarded_pad(instr, coords, axes, level)
 
     def _mirror(self, c: Lin, extent: Extent, mode: str, level: int) -> Lin:
-        n, t = self.params.int(extent), self.text(c)
+        n, t = self.params.word(extent), self.text(c)
         if mode == "edge":
             return self.variable(f"clamp({t}, 0, {n} - 1)", level)
         i = self.text(self.variable(t, level))
@@ -306,7 +306,7 @@ class Renderer:
             for i in axes:
                 inner[i] = self.variable(self.text(coords[i].shift(-before[i])), depth)
                 t = self.text(coords[i].shift(-before[i]))
-                conditions.append(f"uint({t}) < uint({self.params.int(x.shape[i])})")
+                conditions.append(f"uint({t}) < uint({self.params.word(x.shape[i])})")
             text = self.value(x, inner)
             self.emit(f"{result} = {text};")
             body = self.scopes[-1].lines
@@ -344,7 +344,7 @@ class Renderer:
                 body = self.scopes[-1].lines
             start = start + x.shape[axis]
             last = n == len(parts) - 1
-            opening = "{" if last else f"if ({at} < {self.params.int(start)}) {{"
+            opening = "{" if last else f"if ({at} < {self.params.word(start)}) {{"
             lines += [("} else " if n else "") + opening, *body]
         self._place(level, [*lines, "}"])
         return result
@@ -356,7 +356,7 @@ class Renderer:
             text = f"int(clamp({text}, int64_t(-2147483647), int64_t(2147483647)))"
         elif indices.dtype is not DType.I32:
             text = f"int({text})"
-        return self.variable(f"checked_index({text}, {self.params.int(extent)}, {self.params.error()})", level)
+        return self.variable(f"checked_index({text}, {self.params.word(extent)}, {self.params.error()})", level)
 
     def _gather(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
         x, indices = instr.inputs

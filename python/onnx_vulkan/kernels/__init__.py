@@ -1,0 +1,81 @@
+"""Kernel families for the instructions that generated kernels cannot compute at a point: one module a family.
+
+A family registers a builder for a primitive or composite. The fuser decides what shares a kernel and calls :func:`build` with a
+:class:`Group`; the family reads its operands as strided views where it can and fills its epilogue with the group's other
+instructions (:func:`onnx_vulkan.codegen.hole.fill_hole`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from onnx_vulkan.codegen.kernel import Step
+from onnx_vulkan.codegen.view import View, strided_view
+from onnx_vulkan.program.ir import Instr, Value
+
+__all__ = ["FAMILIES", "Family", "Group", "build", "family"]
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """What one step computes: the anchor instruction and the elementwise instructions after it.
+
+    ``outputs`` are the values to store. All of them have the shape of the anchor's output and are computed from it and from
+    leaves by the instructions in ``producers``; the anchor's own output is among them when somebody else reads it.
+    """
+
+    anchor: Instr
+    outputs: tuple[Value, ...]
+    producers: Mapping[Value, Instr]
+    is_leaf: Callable[[Value], bool]
+
+    @property
+    def label(self) -> str:
+        return self.anchor.source or self.anchor.op
+
+    def view(self, operand: int) -> View:
+        """Operand *operand* of the anchor as a strided view. The fuser guarantees that it is one."""
+        view = strided_view(self.anchor.inputs[operand], self.producers, self.is_leaf)
+        assert view is not None, f"operand {operand} of {self.anchor.op} is not a view"
+        return view
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How one operation is run. ``supports(instr)`` gives None or the reason why not; ``views`` are the operands that may be
+    strided views (the others are dense in memory); ``epilogue`` whether elementwise instructions can be fused after it."""
+
+    build: Callable[[Group], Step]
+    supports: Callable[[Instr], str | None]
+    views: frozenset[int]
+    epilogue: bool
+
+
+FAMILIES: dict[str, Family] = {}
+
+
+def family(
+    op: str,
+    supports: Callable[[Instr], str | None],
+    *,
+    views: frozenset[int] = frozenset(),
+    epilogue: bool = False,
+) -> Callable[[Callable[[Group], Step]], Callable[[Group], Step]]:
+    """Register the decorated builder for *op* (a primitive or composite; ``window:conv`` names one kind of window)."""
+
+    def register(function: Callable[[Group], Step]) -> Callable[[Group], Step]:
+        FAMILIES[op] = Family(function, supports, views, epilogue)
+        return function
+
+    return register
+
+
+def key_of(instr: Instr) -> str:
+    """The registry key of an instruction: its op, with the kind for windows."""
+    return f"window:{instr.attrs['kind']}" if instr.op == "window" else instr.op
+
+
+def build(group: Group) -> Step:
+    """The step of a group. Raises KeyError when no family runs its anchor (claims would have refused it)."""
+    return FAMILIES[key_of(group.anchor)].build(group)
