@@ -1,31 +1,26 @@
 """The numpy meaning of ``window``, ``scan``, ``sort`` and the composite instructions. The rest is in :mod:`interp`.
 
-Written to be read against :mod:`onnx_vulkan.program.ir`, not to be fast; sums are taken in the accumulation dtype.
+``EVALUATORS[op]`` is ``(evaluator, instr, *arrays) -> array or tuple of arrays``; half floats arrive as float32 and results are
+rounded by the caller. Written to be read against :mod:`onnx_vulkan.program.ir`, not to be fast.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from onnx_vulkan.dims import Extent, evaluate
 from onnx_vulkan.program.ir import Instr
 
-__all__ = ["INTERPRETERS"]
+if TYPE_CHECKING:
+    from onnx_vulkan.program.interp import Evaluator
+
+__all__ = ["EVALUATORS"]
 
 Tensor = NDArray[Any]
-Symbols = Mapping[str, int]
-
-_HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
-
-
-def _numbers(extents: Sequence[Extent], values: Symbols) -> tuple[int, ...]:
-    return tuple(evaluate(e, values) for e in extents)
 
 
 def product_of(x: Tensor, w: Tensor) -> Tensor:
@@ -42,12 +37,12 @@ def product_of(x: Tensor, w: Tensor) -> Tensor:
 class _Places:
     """The cells that a window reads, tap by tap, as strided views of the padded input."""
 
-    def __init__(self, instr: Instr, x: Tensor, kernel: Sequence[int], fill: Any, values: Symbols):
+    def __init__(self, instr: Instr, x: Tensor, kernel: Sequence[int], fill: Any, ev: Evaluator):
         a = instr.attrs
         self.kernel = tuple(kernel)
         self.strides, self.dilations = a["strides"], a["dilations"]
-        self.begin, self.end = _numbers(a["pads_begin"], values), _numbers(a["pads_end"], values)
-        self.out = _numbers(a["out_spatial"], values)
+        self.begin, self.end = ev.shape(a["pads_begin"]), ev.shape(a["pads_end"])
+        self.out = ev.shape(a["out_spatial"])
         self.extents = x.shape[1:-1]
         self.low = [max(p, 0) for p in self.begin]
         high = [
@@ -88,11 +83,11 @@ class _Places:
         return result
 
 
-def _conv(instr: Instr, x: Tensor, w: Tensor, values: Symbols) -> list[Tensor]:
-    acc = instr.attrs["acc"].numpy
+def _conv(ev: Evaluator, instr: Instr, x: Tensor, w: Tensor) -> Tensor:
+    acc = ev.compute(instr.attrs["acc"])
     groups = instr.attrs["groups"]
     x, w = x.astype(acc), w.astype(acc)
-    places = _Places(instr, x, instr.attrs["kernel"], 0, values)
+    places = _Places(instr, x, instr.attrs["kernel"], 0, ev)
     per_group, m = w.shape[-2:]
     shape = (x.shape[0], *places.out)
     total = np.zeros((*shape, m), acc)
@@ -108,17 +103,17 @@ def _conv(instr: Instr, x: Tensor, w: Tensor, values: Symbols) -> list[Tensor]:
             weights = np.moveaxis(w[tap].reshape(per_group, groups, m // groups), 1, 0)
             part = product_of(by_group, weights).reshape(groups, *shape, m // groups)
             total += np.moveaxis(part, 0, -2).reshape(*shape, m)
-    return [total.astype(instr.outputs[0].dtype.numpy)]
+    return total
 
 
-def _conv_transpose(instr: Instr, x: Tensor, w: Tensor, values: Symbols) -> list[Tensor]:
+def _conv_transpose(ev: Evaluator, instr: Instr, x: Tensor, w: Tensor) -> Tensor:
     a = instr.attrs
-    acc = a["acc"].numpy
+    acc = ev.compute(a["acc"])
     groups, kernel = a["groups"], a["kernel"]
     x, w = x.astype(acc), w.astype(acc)
     n, *extents, c = x.shape
     per_group = w.shape[-1]
-    begin, out = _numbers(a["pads_begin"], values), _numbers(a["out_spatial"], values)
+    begin, out = ev.shape(a["pads_begin"]), ev.shape(a["out_spatial"])
     whole = [(e - 1) * s + (k - 1) * d + 1 for e, s, k, d in zip(extents, a["strides"], kernel, a["dilations"], strict=True)]
     total = np.zeros((n, *(max(f, 0) for f in whole), groups * per_group), acc)
     for tap in itertools.product(*(range(k) for k in kernel)):
@@ -137,7 +132,7 @@ def _conv_transpose(instr: Instr, x: Tensor, w: Tensor, values: Symbols) -> list
         source.append(slice(first, last))
         target.append(slice(first - p, last - p))
     result[(slice(None), *target)] = total[(slice(None), *source)]
-    return [result.astype(instr.outputs[0].dtype.numpy)]
+    return result
 
 
 def _lowest(dtype: np.dtype[Any]) -> Any:
@@ -146,8 +141,8 @@ def _lowest(dtype: np.dtype[Any]) -> Any:
     return -np.inf
 
 
-def _max(instr: Instr, x: Tensor, values: Symbols) -> list[Tensor]:
-    places = _Places(instr, x, instr.attrs["kernel"], _lowest(x.dtype), values)
+def _max(ev: Evaluator, instr: Instr, x: Tensor) -> tuple[Tensor, ...]:
+    places = _Places(instr, x, instr.attrs["kernel"], _lowest(x.dtype), ev)
     shape = (x.shape[0], *places.out, x.shape[-1])
     best = np.full(shape, _lowest(x.dtype), x.dtype)
     index = np.full(shape, -1, np.int64)
@@ -160,64 +155,54 @@ def _max(instr: Instr, x: Tensor, values: Symbols) -> list[Tensor]:
             flat = flat * e + at
         best = np.where(better, cells, best)
         index = np.where(better, flat[None, ..., None], index)
-    return [best, np.maximum(index, 0)] if len(instr.outputs) == 2 else [best]
+    return (best, np.maximum(index, 0)) if len(instr.outputs) == 2 else (best,)
 
 
-def _avg(instr: Instr, x: Tensor, values: Symbols) -> list[Tensor]:
-    acc = instr.attrs["acc"].numpy
-    places = _Places(instr, x.astype(acc), instr.attrs["kernel"], 0, values)
+def _avg(ev: Evaluator, instr: Instr, x: Tensor) -> Tensor:
+    acc = ev.compute(instr.attrs["acc"])
+    places = _Places(instr, x.astype(acc), instr.attrs["kernel"], 0, ev)
     total = np.zeros((x.shape[0], *places.out, x.shape[-1]), acc)
     count = np.zeros(places.out, np.int64)
     for tap in places.taps():
         total += places.view(tap)
         count += places.inside(tap, padding=instr.attrs["count_include_pad"])
-    result = total / np.maximum(count, 1)[None, ..., None].astype(acc)
-    return [result.astype(x.dtype)]
+    result: Tensor = total / np.maximum(count, 1)[None, ..., None].astype(acc)
+    return result
 
 
-def _lp(instr: Instr, x: Tensor, values: Symbols) -> list[Tensor]:
-    acc, p = instr.attrs["acc"].numpy, instr.attrs["p"]
-    places = _Places(instr, x.astype(acc), instr.attrs["kernel"], 0, values)
+def _lp(ev: Evaluator, instr: Instr, x: Tensor) -> Tensor:
+    acc, p = ev.compute(instr.attrs["acc"]), instr.attrs["p"]
+    places = _Places(instr, x.astype(acc), instr.attrs["kernel"], 0, ev)
     total = np.zeros((x.shape[0], *places.out, x.shape[-1]), acc)
     for tap in places.taps():
         total += np.abs(places.view(tap)) ** acc.type(p)
-    return [(total ** acc.type(1 / p)).astype(x.dtype)]
+    result: Tensor = total ** acc.type(1 / p)
+    return result
 
 
-def _window(instr: Instr, inputs: list[Tensor], values: Symbols) -> list[Tensor]:
-    kind = instr.attrs["kind"]
-    if kind == "conv":
-        return _conv(instr, inputs[0], inputs[1], values)
-    if kind == "conv_transpose":
-        return _conv_transpose(instr, inputs[0], inputs[1], values)
-    return {"max": _max, "avg": _avg, "lp": _lp}[kind](instr, inputs[0], values)
+def _window(ev: Evaluator, instr: Instr, *xs: Tensor) -> Any:
+    kinds: dict[str, Callable[..., Any]] = {"conv": _conv, "conv_transpose": _conv_transpose, "max": _max, "avg": _avg, "lp": _lp}
+    return kinds[instr.attrs["kind"]](ev, instr, *xs)
 
 
-def _scan(instr: Instr, inputs: list[Tensor], values: Symbols) -> list[Tensor]:
-    (x,) = inputs
+def _scan(ev: Evaluator, instr: Instr, x: Tensor) -> Tensor:
     axis = instr.attrs["axis"]
-    work = x.astype(np.float32) if x.dtype in _HALVES else x
-    if instr.attrs["reverse"]:
-        work = np.flip(work, axis)
+    work = np.flip(x, axis) if instr.attrs["reverse"] else x
     run = np.cumsum if instr.attrs["fn"] == "sum" else np.cumprod
     total: Tensor = run(work, axis=axis, dtype=work.dtype)
     if instr.attrs["exclusive"] and x.shape[axis]:
         first = np.full_like(np.take(total, [0], axis), 0 if instr.attrs["fn"] == "sum" else 1)
         total = np.concatenate([first, np.take(total, range(x.shape[axis] - 1), axis)], axis)
-    if instr.attrs["reverse"]:
-        total = np.flip(total, axis)
-    return [total.astype(x.dtype)]
+    return np.flip(total, axis) if instr.attrs["reverse"] else total
 
 
-def _sort(instr: Instr, inputs: list[Tensor], values: Symbols) -> list[Tensor]:
-    (x,) = inputs
+def _sort(ev: Evaluator, instr: Instr, x: Tensor) -> tuple[Tensor, ...]:
     axis = instr.attrs["axis"]
-    k = evaluate(instr.outputs[0].shape[axis], values)
-    comparable = x.astype(np.float32) if x.dtype in _HALVES else x
-    ranks = np.unique(comparable, return_inverse=True)[1].reshape(x.shape)  # NaN is one value, the last
+    k = ev.number(instr.outputs[0].shape[axis])
+    ranks = np.unique(x, return_inverse=True)[1].reshape(x.shape)  # NaN is one value, the last
     order = np.argsort(-ranks if instr.attrs["largest"] else ranks, axis=axis, kind="stable")
     order = np.take(order, range(k), axis)
-    return [np.take_along_axis(x, order, axis), order.astype(np.int64)]
+    return np.take_along_axis(x, order, axis), order.astype(np.int64)
 
 
 # ------------------------------------------------------------------------------------------------------------ rnn
@@ -244,12 +229,12 @@ _ACTIVATIONS: dict[str, Callable[[Tensor, float, float], Any]] = {
 }
 
 
-def _rnn(instr: Instr, inputs: list[Tensor], values: Symbols) -> list[Tensor]:
+def _rnn(ev: Evaluator, instr: Instr, *inputs: Tensor) -> tuple[Tensor, ...]:
     a = instr.attrs
     kind, clip = a["kind"], a["clip"]
     given = dict(zip(a["present"], inputs[2:], strict=True))
-    acc = np.dtype(np.float64 if inputs[0].dtype == np.float64 else np.float32)
-    xw, r = inputs[0].astype(acc), inputs[1].astype(acc)
+    xw, r = inputs[:2]
+    acc = xw.dtype
     steps, batch, _ = xw.shape
     hidden = a["hidden"]
     directions = 2 if a["direction"] == "bidirectional" else 1
@@ -296,14 +281,7 @@ def _rnn(instr: Instr, inputs: list[Tensor], values: Symbols) -> list[Tensor]:
             y[t, d] = np.where(live, new, 0)
             h, c = np.where(live, new, h), np.where(live, cell, c)
         h_all[d], c_all[d] = h, c
-    dtype = inputs[0].dtype
-    return [v.astype(dtype) for v in ((y, h_all, c_all) if kind == "lstm" else (y, h_all))]
+    return (y, h_all, c_all) if kind == "lstm" else (y, h_all)
 
 
-INTERPRETERS: dict[str, Callable[[Instr, list[Tensor], Symbols], list[Tensor]]] = {
-    "window": _window,
-    "scan": _scan,
-    "sort": _sort,
-    "rnn": _rnn,
-}
-"""By instruction: a function of (instruction, inputs, the numbers of the symbols) that gives the outputs."""
+EVALUATORS: dict[str, Callable[..., Any]] = {"window": _window, "scan": _scan, "sort": _sort, "rnn": _rnn}
