@@ -118,7 +118,7 @@ def _text(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     return page + 0.05 * rng.standard_normal(shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
     """One row of the table.
 
