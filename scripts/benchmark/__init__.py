@@ -1,0 +1,1 @@
+"""The parts of `scripts/bench`: contenders (one child process each), timing, and the report."""
