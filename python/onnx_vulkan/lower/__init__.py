@@ -1,6 +1,21 @@
 """ONNX operators as functions on the Program's primitives. Importing this package registers all of them."""
 
-from onnx_vulkan.lower import conv, linear, norm, pool, rnn  # noqa: F401  neural-network operators
+from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its operators
+    activations,
+    control,
+    conv,
+    elementwise,
+    host,
+    host_tensors,
+    indexing,
+    linear,
+    movement,
+    norm,
+    pool,
+    reduction,
+    rnn,
+    sources,
+)
 from onnx_vulkan.lower.driver import Lowered, check_dtypes, check_opset, host_symbol, lower_graph
 from onnx_vulkan.lower.registry import (
     EVALUATIONS,

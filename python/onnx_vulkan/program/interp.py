@@ -20,7 +20,7 @@ from onnx_vulkan.graph import Array
 from onnx_vulkan.program import interp_nn
 from onnx_vulkan.program.ir import Instr, Program, Value
 
-__all__ = ["Evaluator", "Primitive", "interpret", "symbol_values"]
+__all__ = ["MAPS", "Evaluator", "Primitive", "interpret", "symbol_values"]
 
 
 def symbol_values(program: Program, feeds: Mapping[str, Array]) -> dict[str, int]:
@@ -150,7 +150,7 @@ def _power(a: Numbers, b: Numbers) -> Numbers:
     return np.where(b < 0, inverse, positive)
 
 
-_FNS: dict[str, Callable[..., Numbers]] = {
+MAPS: dict[str, Callable[..., Numbers]] = {
     "neg": np.negative,
     "abs": np.abs,
     "sign": np.sign,
@@ -205,11 +205,12 @@ _FNS: dict[str, Callable[..., Numbers]] = {
     "ge": np.greater_equal,
     "select": np.where,
 }
+"""The elementwise functions on arrays of one dtype (and shapes that broadcast)."""
 
 
 def _map(ev: Evaluator, instr: Instr, *xs: Numbers) -> Numbers:
     fn = instr.attrs["fn"]
-    return np.asarray(_FNS[fn](*xs))
+    return np.asarray(MAPS[fn](*xs))
 
 
 def _to_int(x: Numbers, dtype: DType, saturate: bool) -> Numbers:

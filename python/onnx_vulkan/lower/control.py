@@ -1,0 +1,110 @@
+"""Control flow. What is decided before the run is inlined; a trip count or branch that depends on data is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from onnx_vulkan.dtypes import DType
+from onnx_vulkan.errors import Unsupported
+from onnx_vulkan.graph import Graph
+from onnx_vulkan.lower.host import objects
+from onnx_vulkan.lower.registry import Host, LowerContext, Operand, Unknown, lowers
+from onnx_vulkan.program.ir import Value
+
+__all__ = ["UNROLL_LIMIT"]
+
+UNROLL_LIMIT = 64
+"""The most iterations of a Loop or Scan that are written out."""
+
+_VERSIONS = [1, 11, 13, 16, 19, 21, 23, 24, 25]
+
+
+@lowers("If", _VERSIONS, note="the condition must be known before the run")
+def if_(b: LowerContext, condition: Host, *, then_branch: Graph, else_branch: Graph) -> tuple[Operand, ...]:
+    """Inlines the branch that is taken; while claiming an undecided one, both must do and agree on types."""
+    answer = condition.items()[0]
+    if not isinstance(answer, Unknown):
+        return b.inline(then_branch if answer else else_branch, ())
+    then, other = b.inline(then_branch, ()), b.inline(else_branch, ())
+    for t, o in zip(then, other, strict=True):
+        if t.dtype is not o.dtype or len(t.shape) != len(o.shape):
+            raise Unsupported("its condition depends on the run's shapes, and its branches differ in type or rank")
+    return then if answer.generic else other
+
+
+def _stacked(b: LowerContext, slices: Sequence[Operand], axis: int = 0) -> Value:
+    values = [b.device(s) for s in slices]
+    axis = axis % (values[0].rank + 1)
+    return b.concat([b.reshape(v, (*v.shape[:axis], 1, *v.shape[axis:])) for v in values], axis)
+
+
+@lowers("Loop", _VERSIONS, note="unrolled: the trip count must be known before the run, at most 64")
+def loop(
+    b: LowerContext, trips: Host | None, condition: Host | None, *carried: Operand, body: Graph
+) -> tuple[Operand | None, ...]:
+    count = trips.ints()[0] if trips is not None else None
+    going = condition.items()[0] if condition is not None else True
+    if count is None or not isinstance(count, int) or count > UNROLL_LIMIT:
+        raise Unsupported(f"its trip count ({'none' if count is None else count}) is not a number up to {UNROLL_LIMIT}")
+    state: tuple[Operand, ...] = carried
+    scans: list[list[Operand]] = [[] for _ in body.outputs[1 + len(carried) :]]
+    for i in range(count):
+        if isinstance(going, Unknown):
+            raise Unsupported("its condition depends on the run's shapes")
+        if not going:
+            break
+        flags = (Host(DType.I64, objects([i], ())), Host(DType.BOOL, objects([True], ())))
+        results = b.inline(body, (*flags, *state))
+        keep = results[0]
+        if isinstance(keep, Value):
+            if keep.data is None:
+                raise Unsupported("its condition depends on data")
+            going = bool(np.asarray(keep.data).reshape(-1)[0])
+        else:
+            going = keep.items()[0]
+        state = results[1 : 1 + len(state)]
+        for made, x in zip(scans, results[1 + len(state) :], strict=True):
+            made.append(x)
+    if any(not made for made in scans):
+        raise Unsupported("it runs no iteration, so that the shapes of its scan outputs are unknown")
+    return (*state, *(_stacked(b, made) for made in scans))
+
+
+@lowers("Scan", [9, 11, 16, 19, 21, 23, 24, 25], note="unrolled: a known length, at most 64")
+def scan(
+    b: LowerContext,
+    *operands: Value,
+    body: Graph,
+    num_scan_inputs: int,
+    scan_input_axes: list[int] | None = None,
+    scan_input_directions: list[int] | None = None,
+    scan_output_axes: list[int] | None = None,
+    scan_output_directions: list[int] | None = None,
+) -> tuple[Operand | None, ...]:
+    first = len(operands) - num_scan_inputs
+    state: tuple[Operand, ...] = operands[:first]
+    inputs = operands[first:]
+    axes = [a % x.rank for a, x in zip(scan_input_axes or [0] * len(inputs), inputs, strict=True)]
+    backward = scan_input_directions or [0] * len(inputs)
+    length = inputs[0].shape[axes[0]]
+    if not isinstance(length, int) or not 1 <= length <= UNROLL_LIMIT:
+        raise Unsupported(f"its length {length} is not a number from 1 to {UNROLL_LIMIT}")
+    scans: list[list[Operand]] = [[] for _ in body.outputs[first:]]
+    for i in range(length):
+        rows = []
+        for x, axis, back in zip(inputs, axes, backward, strict=True):
+            starts = [(length - 1 - i if back else i) if a == axis else 0 for a in range(x.rank)]
+            row = b.slice(x, starts, [1 if a == axis else e for a, e in enumerate(x.shape)])
+            rows.append(b.reshape(row, [e for a, e in enumerate(x.shape) if a != axis]))
+        results = b.inline(body, (*state, *rows))
+        state = results[:first]
+        for made, result in zip(scans, results[first:], strict=True):
+            made.append(result)
+    out_axes = scan_output_axes or [0] * len(scans)
+    out_back = scan_output_directions or [0] * len(scans)
+    stacked = [
+        _stacked(b, made[::-1] if back else made, axis) for made, axis, back in zip(scans, out_axes, out_back, strict=True)
+    ]
+    return (*state, *stacked)

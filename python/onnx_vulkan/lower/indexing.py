@@ -1,0 +1,116 @@
+"""Operators that move elements by indices held in tensors: gather, scatter, one-hot, reversal, selection."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnx_vulkan.dims import Dim, at_least, product
+from onnx_vulkan.dtypes import NUMERIC, REAL, DType
+from onnx_vulkan.errors import Unsupported
+from onnx_vulkan.lower.host import array_of, is_plain
+from onnx_vulkan.lower.movement import slice_axis
+from onnx_vulkan.lower.registry import Host, LowerContext, Operand, lowers
+from onnx_vulkan.program.ir import Value
+
+__all__: list[str] = []
+
+_INDICES = frozenset({DType.I32, DType.I64})
+
+
+@lowers("Gather", [1, 11, 13], {"x": NUMERIC, "indices": _INDICES})
+def gather(b: LowerContext, x: Value, indices: Operand, *, axis: int = 0) -> Value:
+    """One known index is a slice."""
+    axis %= x.rank
+    known = None
+    if isinstance(indices, Host) and len(indices.items()) == 1:
+        known = indices.ints()[0]
+    elif isinstance(indices, Value) and indices.data is not None and indices.data.size == 1:
+        known = int(indices.data.reshape(-1)[0])
+    if known is not None:
+        index = known if at_least(known, 0) else known + x.shape[axis]
+        if at_least(index, 0) and at_least(x.shape[axis], index + 1):
+            row = slice_axis(b, x, axis, index, 1)
+            return b.reshape(row, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
+    return b.gather(x, b.device(indices), axis)
+
+
+@lowers("GatherElements", [11, 13], {"x": NUMERIC, "indices": _INDICES})
+def gather_elements(b: LowerContext, x: Value, indices: Value, *, axis: int = 0) -> Value:
+    return b.gather_elements(x, indices, axis)
+
+
+@lowers("GatherND", [11, 12, 13], {"x": NUMERIC, "indices": frozenset({DType.I64})})
+def gather_nd(b: LowerContext, x: Value, indices: Value, *, batch_dims: int = 0) -> Value:
+    if isinstance(indices.shape[-1], Dim):
+        raise Unsupported("the last extent of its indices depends on the run's shapes")
+    return b.gather_nd(x, indices, batch_dims)
+
+
+@lowers("ScatterElements", [11, 13, 16, 18], {"x": NUMERIC, "indices": _INDICES})
+def scatter_elements(
+    b: LowerContext, x: Value, indices: Value, updates: Value, *, axis: int = 0, reduction: str = "none"
+) -> Value:
+    return b.scatter(x, indices, updates, kind="elements", axis=axis, reduction=_reduction(x, reduction))
+
+
+@lowers("Scatter", [9, 11], {"x": NUMERIC, "indices": _INDICES})
+def scatter(b: LowerContext, x: Value, indices: Value, updates: Value, *, axis: int = 0) -> Value:
+    return b.scatter(x, indices, updates, kind="elements", axis=axis)
+
+
+@lowers("ScatterND", [11, 13, 16, 18], {"x": NUMERIC, "indices": frozenset({DType.I64})})
+def scatter_nd(b: LowerContext, x: Value, indices: Value, updates: Value, *, reduction: str = "none") -> Value:
+    if isinstance(indices.shape[-1], Dim):
+        raise Unsupported("the last extent of its indices depends on the run's shapes")
+    return b.scatter(x, indices, updates, kind="nd", reduction=_reduction(x, reduction))
+
+
+def _reduction(x: Value, reduction: str) -> str:
+    if reduction not in ("none", "add", "mul", "max", "min"):
+        raise Unsupported(f"reduction {reduction!r} is not known")
+    if x.dtype is DType.BOOL and reduction != "none":
+        raise Unsupported(f"reduction {reduction!r} of bool is not supported")
+    return reduction
+
+
+@lowers("OneHot", [9, 11, 28], {"indices": REAL, "depth": REAL, "values": NUMERIC})
+def one_hot(b: LowerContext, indices: Value, depth: Host, values: Value, *, axis: int = -1) -> Value:
+    """``values[1]`` where the new axis' index equals the (wrapped) index, else ``values[0]``."""
+    n = depth.ints()[0]
+    rank = indices.rank + 1
+    axis %= rank
+    index = b.cast(indices, DType.I64)
+    extent = b.cast(b.dims([n], ()), DType.I64)
+    index = b.map("select", b.map("lt", index, b.scalar(0, DType.I64)), b.map("add", index, extent), index)
+    shape = [*indices.shape[:axis], n, *indices.shape[axis:]]
+    place = b.iota([n if i == axis else 1 for i in range(rank)], axis, DType.I64)
+    hot = b.map("eq", b.reshape(index, [*indices.shape[:axis], 1, *indices.shape[axis:]]), place)
+    off, on = (b.reshape(slice_axis(b, values, 0, i, 1), ()) for i in (0, 1))
+    return b.broadcast(b.map("select", hot, on, off), shape)
+
+
+@lowers("ReverseSequence", [10, 28], {"x": NUMERIC, "lens": frozenset({DType.I64})})
+def reverse_sequence(b: LowerContext, x: Value, lens: Value, *, batch_axis: int = 1, time_axis: int = 0) -> Value:
+    """Step t of a sequence of length n reads step ``n - 1 - t`` where t < n, else t."""
+    batch_axis, time_axis = batch_axis % x.rank, time_axis % x.rank
+    shape = [e if i in (batch_axis, time_axis) else 1 for i, e in enumerate(x.shape)]
+    t = b.iota(shape, time_axis, DType.I64)
+    n = b.reshape(lens, [e if i == batch_axis else 1 for i, e in enumerate(x.shape)])
+    mirrored = b.map("sub", b.map("sub", n, b.scalar(1, DType.I64)), t)
+    source = b.map("select", b.map("lt", t, n), mirrored, t)
+    return b.gather_elements(x, b.broadcast(source, x.shape), time_axis)
+
+
+@lowers("Compress", [9, 11, 28], {"x": NUMERIC}, note="the condition must be known before the run")
+def compress(b: LowerContext, x: Value, condition: Host, *, axis: int | None = None) -> Value:
+    if not is_plain(condition):
+        raise Unsupported("its condition depends on the run's shapes")
+    kept = b.const(np.nonzero(array_of(condition).reshape(-1))[0].astype(np.int64))
+    if axis is None:
+        return b.gather(b.reshape(x, (product(x.shape),)), kept, 0)
+    return b.gather(x, kept, axis)
+
+
+@lowers("NonZero", [9, 13], {"x": NUMERIC}, note="the input must be known before the run: the result's shape depends on it")
+def non_zero(b: LowerContext, x: Host) -> Host:
+    raise Unsupported("the shape of its result depends on data")

@@ -1,0 +1,352 @@
+"""Operators that move elements by their position alone: reshape, transpose, slice, pad, concat, split, tile, depth/space.
+
+Clamping decides on extents (guards) rather than writing min/max into the sizes, so that shapes stay simple polynomials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnx_vulkan.dims import (
+    Dim,
+    Extent,
+    at_least,
+    broadcast_shapes,
+    ceil_div,
+    is_one,
+    is_zero,
+    product,
+    require_same,
+)
+from onnx_vulkan.dtypes import NUMERIC, DType
+from onnx_vulkan.errors import ShapeMismatch, Unsupported
+from onnx_vulkan.lower.reduction import host_axes
+from onnx_vulkan.lower.registry import Host, LowerContext, lowers
+from onnx_vulkan.program.ir import Value
+
+__all__ = ["clamped", "slice_axis"]
+
+_ANY = {"x": NUMERIC}
+_VIEW_VERSIONS = [13, 21, 23, 24, 25]
+_FAR = 1 << 40
+"""A slice's end beyond this is "to the end": no question about the extent, and no overflow in a guard."""
+
+
+# --------------------------------------------------------------------------------------------------------- reshape family
+
+
+def _reshape(b: LowerContext, x: Value, target: Sequence[Extent], allowzero: bool = False) -> Value:
+    """A 0 copies the input's extent (without *allowzero*), one -1 takes what is left."""
+    shape: list[Extent] = []
+    wild = None
+    for i, e in enumerate(target):
+        if at_least(e, 1):
+            shape.append(e)
+        elif is_zero(e):
+            if not allowzero and i >= x.rank:
+                raise ShapeMismatch(f"its shape {tuple(target)} copies axis {i} of an input of rank {x.rank}")
+            shape.append(0 if allowzero else x.shape[i])
+        else:
+            if wild is not None:
+                raise ShapeMismatch(f"its shape {tuple(target)} has more than one -1")
+            wild = i
+            shape.append(1)
+    if wild is not None:
+        rest = product(shape)
+        shape[wild] = 0 if is_zero(rest) else product(x.shape) // rest
+    return b.reshape(x, shape)
+
+
+@lowers("Reshape", [5, 13, 14, 19, 21, 23, 24, 25], _ANY, note="the target shape must be known before the run")
+def reshape(b: LowerContext, x: Value, shape: Host, *, allowzero: int = 0) -> Value:
+    return _reshape(b, x, shape.ints(), bool(allowzero))
+
+
+@lowers("Reshape", [1], _ANY)
+def reshape_1(b: LowerContext, x: Value, *, shape: list[int], consumed_inputs: list[int] | None = None) -> Value:
+    return _reshape(b, x, shape)
+
+
+@lowers("Flatten", [1, 9, 11, *_VIEW_VERSIONS], _ANY)
+def flatten(b: LowerContext, x: Value, *, axis: int = 1) -> Value:
+    axis = axis + x.rank if axis < 0 else axis
+    return b.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))
+
+
+def _squeeze(b: LowerContext, x: Value, axes: Sequence[int] | None) -> Value:
+    if axes is None:
+        gone = {i for i, e in enumerate(x.shape) if is_one(e)}
+    else:
+        gone = {a % x.rank for a in axes}
+        for a in gone:
+            require_same(x.shape[a], 1, f"axis {a} of {x.shape} cannot be squeezed")
+    return b.reshape(x, [e for i, e in enumerate(x.shape) if i not in gone])
+
+
+def _unsqueeze(b: LowerContext, x: Value, axes: Sequence[int]) -> Value:
+    rank = x.rank + len(axes)
+    new = {a % rank for a in axes}
+    if len(new) != len(axes):
+        raise Unsupported(f"its axes {list(axes)} name one axis twice")
+    rest = iter(x.shape)
+    return b.reshape(x, [1 if i in new else next(rest) for i in range(rank)])
+
+
+@lowers("Squeeze", [1, 11], _ANY)
+def squeeze_1(b: LowerContext, x: Value, *, axes: list[int] | None = None) -> Value:
+    return _squeeze(b, x, axes)
+
+
+@lowers("Squeeze", _VIEW_VERSIONS, _ANY)
+def squeeze_13(b: LowerContext, x: Value, axes: Host | None) -> Value:
+    return _squeeze(b, x, host_axes(axes))
+
+
+@lowers("Unsqueeze", [1, 11], _ANY)
+def unsqueeze_1(b: LowerContext, x: Value, *, axes: list[int]) -> Value:
+    return _unsqueeze(b, x, axes)
+
+
+@lowers("Unsqueeze", _VIEW_VERSIONS, _ANY)
+def unsqueeze_13(b: LowerContext, x: Value, axes: Host) -> Value:
+    return _unsqueeze(b, x, host_axes(axes) or [])
+
+
+@lowers("Transpose", [1, *_VIEW_VERSIONS], _ANY)
+def transpose(b: LowerContext, x: Value, *, perm: list[int] | None = None) -> Value:
+    return b.transpose(x, perm if perm is not None else list(range(x.rank))[::-1])
+
+
+# ----------------------------------------------------------------------------------------------------------- repetition
+
+
+@lowers("Expand", [8, 13], _ANY)
+def expand(b: LowerContext, x: Value, shape: Host) -> Value:
+    return b.broadcast(x, broadcast_shapes(x.shape, shape.ints()))
+
+
+@lowers("Tile", [6, 13], _ANY)
+def tile(b: LowerContext, x: Value, repeats: Host) -> Value:
+    """Each axis becomes (repeats, extent), broadcast, and joined again."""
+    times = repeats.ints()
+    if len(times) != x.rank:
+        raise ShapeMismatch(f"{len(times)} repeats for an input of rank {x.rank}")
+    split: list[Extent] = []
+    grown: list[Extent] = []
+    for r, e in zip(times, x.shape, strict=True):
+        if isinstance(r, Dim) or r != 1:
+            split += [1, e]
+            grown += [r, e]
+        else:
+            split.append(e)
+            grown.append(e)
+    return b.reshape(b.broadcast(b.reshape(x, split), grown), [r * e for r, e in zip(times, x.shape, strict=True)])
+
+
+# -------------------------------------------------------------------------------------------------------- concat and split
+
+
+@lowers("Concat", [4, 11, 13], {"xs": NUMERIC})
+def concat_4(b: LowerContext, *xs: Value, axis: int) -> Value:
+    return b.concat(xs, axis)
+
+
+@lowers("Concat", [1], {"xs": NUMERIC})
+def concat_1(b: LowerContext, *xs: Value, axis: int = 1) -> Value:
+    return b.concat(xs, axis)
+
+
+def slice_axis(b: LowerContext, x: Value, axis: int, start: Extent, size: Extent, step: int = 1) -> Value:
+    """*size* elements from *start* by *step* along *axis*; the caller has clamped them."""
+    axis %= x.rank
+    starts = [start if i == axis else 0 for i in range(x.rank)]
+    sizes = [size if i == axis else e for i, e in enumerate(x.shape)]
+    return b.slice(x, starts, sizes, [step if i == axis else 1 for i in range(x.rank)])
+
+
+def _split(b: LowerContext, x: Value, axis: int, sizes: Sequence[Extent] | None, even: bool) -> tuple[Value, ...]:
+    axis %= x.rank
+    extent = x.shape[axis]
+    if sizes is None:
+        count = b.n_outputs
+        chunk = ceil_div(extent, count)
+        if even:
+            chunk = extent // count
+            require_same(chunk * count, extent, f"axis {axis} of {x.shape} does not split into {count} equal parts")
+        sizes = [*[chunk] * (count - 1), extent - chunk * (count - 1)]
+    total: Extent = 0
+    parts = []
+    for size in sizes:
+        parts.append(slice_axis(b, x, axis, total, size))
+        total = total + size
+    require_same(total, extent, f"the sizes {tuple(sizes)} do not add up to axis {axis} of {x.shape}")
+    return tuple(parts)
+
+
+@lowers("Split", [2, 11], _ANY)
+def split_2(b: LowerContext, x: Value, *, axis: int = 0, split: list[int] | None = None) -> tuple[Value, ...]:
+    return _split(b, x, axis, split, even=True)
+
+
+@lowers("Split", [1], _ANY)
+def split_1(b: LowerContext, x: Value, sizes: Host | None, *, axis: int = 0, split: list[int] | None = None) -> tuple[Value, ...]:
+    return _split(b, x, axis, sizes.ints() if sizes is not None else split, even=True)
+
+
+@lowers("Split", [13], _ANY)
+def split_13(b: LowerContext, x: Value, split: Host | None, *, axis: int = 0) -> tuple[Value, ...]:
+    return _split(b, x, axis, split.ints() if split is not None else None, even=True)
+
+
+@lowers("Split", [18], _ANY)
+def split_18(
+    b: LowerContext, x: Value, split: Host | None, *, axis: int = 0, num_outputs: int | None = None
+) -> tuple[Value, ...]:
+    return _split(b, x, axis, split.ints() if split is not None else None, even=False)
+
+
+# ------------------------------------------------------------------------------------------------------------------ slice
+
+
+def clamped(extent: Extent, start: Extent, end: Extent, step: int) -> tuple[Extent, Extent]:
+    """``(start, size)`` of what ONNX Slice takes of an axis of *extent*, by decisions on the extents."""
+
+    def from_front(e: Extent) -> Extent:
+        return e if at_least(e, 0) else e + extent
+
+    def limit(e: Extent, low: int, high: Extent) -> Extent:
+        if isinstance(e, int) and abs(e) >= _FAR:
+            return high if e > 0 else low
+        e = from_front(e)
+        return low if not at_least(e, low) else e if at_least(high, e) else high
+
+    if step > 0:
+        first, last = limit(start, 0, extent), limit(end, 0, extent)
+        size = ceil_div(last - first, step)
+    else:
+        first, last = limit(start, 0, extent - 1), limit(end, -1, extent - 1)
+        size = ceil_div(first - last, -step)
+    return (first, size) if at_least(size, 1) else (0, 0)
+
+
+def _slice(
+    b: LowerContext,
+    x: Value,
+    starts: Sequence[Extent],
+    ends: Sequence[Extent],
+    axes: Sequence[int] | None,
+    steps: Sequence[Extent] | None,
+) -> Value:
+    firsts: list[Extent] = [0] * x.rank
+    sizes: list[Extent] = list(x.shape)
+    strides = [1] * x.rank
+    for i, axis in enumerate(axes if axes is not None else range(len(starts))):
+        step = steps[i] if steps is not None else 1
+        if isinstance(step, Dim) or step == 0:
+            raise Unsupported(f"step {step} is not supported")
+        axis %= x.rank
+        firsts[axis], sizes[axis] = clamped(x.shape[axis], starts[i], ends[i], step)
+        strides[axis] = step
+    return b.slice(x, firsts, sizes, strides)
+
+
+@lowers("Slice", [1], _ANY)
+def slice_1(b: LowerContext, x: Value, *, starts: list[int], ends: list[int], axes: list[int] | None = None) -> Value:
+    return _slice(b, x, starts, ends, axes, None)
+
+
+@lowers("Slice", [10, 11, 13], _ANY)
+def slice_10(b: LowerContext, x: Value, starts: Host, ends: Host, axes: Host | None, steps: Host | None) -> Value:
+    return _slice(b, x, starts.ints(), ends.ints(), host_axes(axes), steps.ints() if steps is not None else None)
+
+
+# -------------------------------------------------------------------------------------------------------------------- pad
+
+
+def _pad(b: LowerContext, x: Value, mode: str, before: Sequence[Extent], after: Sequence[Extent], fill: Value | None) -> Value:
+    """Negative amounts cut, then the others pad."""
+    if mode not in ("constant", "reflect", "edge", "wrap"):
+        raise Unsupported(f"mode {mode!r} is not known")
+    cut = [[0 if at_least(p, 0) else -p for p in side] for side in (before, after)]
+    grow = [[p if at_least(p, 0) else 0 for p in side] for side in (before, after)]
+    if any(isinstance(c, Dim) or c for side in cut for c in side):
+        if mode != "constant":
+            raise Unsupported(f"negative padding with mode {mode!r} is not supported")
+        sizes = [e - lo - hi for e, lo, hi in zip(x.shape, *cut, strict=True)]
+        if not all(at_least(e, 0) for e in sizes):
+            raise ShapeMismatch(f"negative padding takes more than {x.shape} has")
+        x = b.slice(x, cut[0], sizes)
+    if mode != "constant":
+        _check_room(x, mode, grow)
+    if fill is not None:
+        fill = b.reshape(fill, ())
+    return b.pad(x, grow[0], grow[1], mode, fill)
+
+
+def _check_room(x: Value, mode: str, amounts: Sequence[Sequence[Extent]]) -> None:
+    """Reflecting or wrapping reads each element at most once more."""
+    spare = {"reflect": 1, "wrap": 0}.get(mode)
+    for i, e in enumerate(x.shape):
+        for side in amounts:
+            p = side[i]
+            if isinstance(p, int) and p == 0:
+                continue
+            enough = at_least(e, 1) if spare is None else at_least(e, p + spare)
+            if not enough:
+                raise ShapeMismatch(f"{mode} padding by {p} needs a longer axis {i} than that of {x.shape}")
+
+
+@lowers("Pad", [1], _ANY)
+def pad_1(b: LowerContext, x: Value, *, paddings: list[int], mode: str = "constant", value: float = 0.0) -> Value:
+    return _pad(b, x, mode, paddings[: x.rank], paddings[x.rank :], b.scalar(value, x.dtype))
+
+
+@lowers("Pad", [2], _ANY)
+def pad_2(b: LowerContext, x: Value, *, pads: list[int], mode: str = "constant", value: float = 0.0) -> Value:
+    return _pad(b, x, mode, pads[: x.rank], pads[x.rank :], b.scalar(value, x.dtype))
+
+
+@lowers("Pad", [11, 13, 18, 19, 21, 23, 24, 25], _ANY, note="pads must be known before the run")
+def pad_11(b: LowerContext, x: Value, pads: Host, value: Value | None, axes: Host | None, *, mode: str = "constant") -> Value:
+    along = host_axes(axes)
+    along = [a % x.rank for a in along] if along is not None else list(range(x.rank))
+    given = pads.ints()
+    if len(given) != 2 * len(along):
+        raise ShapeMismatch(f"{len(given)} pads for {len(along)} axes")
+    before: list[Extent] = [0] * x.rank
+    after: list[Extent] = [0] * x.rank
+    for i, a in enumerate(along):
+        before[a], after[a] = given[i], given[i + len(along)]
+    return _pad(b, x, mode, before, after, value)
+
+
+# ----------------------------------------------------------------------------------------------------- blocks and triangles
+
+
+@lowers("DepthToSpace", [1, 11, 13, 28], _ANY)
+def depth_to_space(b: LowerContext, x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
+    n, c, h, w = x.shape
+    depth = c // (blocksize * blocksize)
+    if mode == "DCR":
+        y = b.transpose(b.reshape(x, (n, blocksize, blocksize, depth, h, w)), (0, 3, 4, 1, 5, 2))
+    else:
+        y = b.transpose(b.reshape(x, (n, depth, blocksize, blocksize, h, w)), (0, 1, 4, 2, 5, 3))
+    return b.reshape(y, (n, depth, h * blocksize, w * blocksize))
+
+
+@lowers("SpaceToDepth", [1, 13, 28], _ANY)
+def space_to_depth(b: LowerContext, x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
+    n, c, h, w = x.shape
+    y = b.reshape(x, (n, c, h // blocksize, blocksize, w // blocksize, blocksize))
+    y = b.transpose(y, (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
+    return b.reshape(y, (n, c * blocksize * blocksize, h // blocksize, w // blocksize))
+
+
+@lowers("Trilu", [14], _ANY)
+def trilu(b: LowerContext, x: Value, k: Host | None, *, upper: int = 1) -> Value:
+    """Keeps ``j - i >= k`` (upper) or ``j - i <= k``."""
+    diagonal = k.ints()[0] if k is not None else 0
+    plane = x.shape[-2:]
+    rows, columns = b.iota(plane, 0, DType.I64, start=diagonal), b.iota(plane, 1, DType.I64)
+    kept = b.map("ge" if upper else "le", columns, rows)
+    return b.map("select", kept, x, b.scalar(0, x.dtype))
