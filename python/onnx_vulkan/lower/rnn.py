@@ -97,7 +97,7 @@ def _lower(
         b,
         kind,
         xw,
-        r,
+        b.transpose(r, (0, 2, 1)),
         direction=direction,
         hidden=hidden,
         activations=_activations(kind, activations, activation_alpha, activation_beta, directions),

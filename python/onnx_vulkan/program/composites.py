@@ -23,7 +23,8 @@ xw     ``[S, B, D*G*H]`` ``x[t] @ W^T`` plus every bias that adds to it before t
                          ``linear_before_reset`` Rb's h part stays out). Column ``(d*G + g)*H + j`` is unit j of gate g of
                          direction d. Gate order is ONNX's: lstm i o f c, gru z r h. In original time order, also for
                          reverse directions
-r      ``[D, G*H, H]``   recurrence weights, rows as above; a step uses ``h @ r[d]^T``
+r      ``[D, H, G*H]``   recurrence weights, columns as above; a step uses ``h @ r[d]`` (ONNX's R transposed: neighbouring units
+                         are neighbours in memory)
 rb     ``[D, H]``        gru with ``linear_before_reset``: Rb's h part
 h0     ``[D, B, H]``     initial hidden state (0 when absent)
 c0     ``[D, B, H]``     lstm: initial cell state (0 when absent)
@@ -37,11 +38,11 @@ Outputs: ``y [S, D, B, H]`` (hidden state after each step, at the step's origina
 A direction visits sequence b at t = 0 .. lens[b]-1, or lens[b]-1 .. 0 in reverse (direction 1 of ``bidirectional``, or
 ``reverse``). With ``clip``, a gate's value before its activation is clamped to [-clip, clip]. One step, ``xw`` meaning row t:
 
-- rnn: ``h = f(xw + h r^T)``
-- gru: ``z = f(xw_z + h r_z^T)``, ``q = f(xw_r + h r_r^T)``; without linear_before_reset ``n = g(xw_h + (q*h) r_h^T)``, with it
-  ``n = g(xw_h + q * (h r_h^T + rb))``; ``h = (1 - z) * n + z * h``
-- lstm: ``i = f(xw_i + h r_i^T + p_i*c)``, ``F = f(xw_f + h r_f^T + p_f*c)`` or ``1 - i`` with input_forget,
-  ``n = g(xw_c + h r_c^T)``, ``c' = F*c + i*n``, ``o = f(xw_o + h r_o^T + p_o*c')``, ``h = o * hact(c')``, ``c = c'``
+- rnn: ``h = f(xw + h r)``
+- gru: ``z = f(xw_z + h r_z)``, ``q = f(xw_r + h r_r)``; without linear_before_reset ``n = g(xw_h + (q*h) r_h)``, with it
+  ``n = g(xw_h + q * (h r_h + rb))``; ``h = (1 - z) * n + z * h``
+- lstm: ``i = f(xw_i + h r_i + p_i*c)``, ``F = f(xw_f + h r_f + p_f*c)`` or ``1 - i`` with input_forget,
+  ``n = g(xw_c + h r_c)``, ``c' = F*c + i*n``, ``o = f(xw_o + h r_o + p_o*c')``, ``h = o * hact(c')``, ``c = c'``
 
 Half floats: states are kept and products summed in float32; y, h, c are rounded when stored.
 """
@@ -317,7 +318,7 @@ def _cell(
     b: Builder, attrs: dict[str, Any], acts: Sequence[tuple[str, float, float]], x: Sequence[Value], h: Value, c: Value | None,
     r: Sequence[Value], rb: Value | None, p: Sequence[Value] | None,
 ) -> tuple[Value, Value | None]:  # fmt: skip
-    """One step: *x* and *r* by gate ([B, H] and [H, H] transposed), float32 or wider."""
+    """One step: *x* and *r* by gate ([B, H] and [H, H]), float32 or wider."""
     if attrs["kind"] == "rnn":
         return _gate(b, attrs, acts[0], b.map("add", x[0], b.contract(h, r[0]))), None
     if attrs["kind"] == "gru":
@@ -376,8 +377,8 @@ def _decompose_rnn(b: Builder, instr: Instr) -> tuple[Value, ...] | None:
     cs: list[Value] = []
     for d in range(directions):
         acts = attrs["activations"][d * per_direction : (d + 1) * per_direction]
-        weights = b.reshape(_part(b, r, 0, d, 1), (gates, hidden, hidden))
-        by_gate = [b.transpose(b.reshape(_part(b, weights, 0, g, 1), (hidden, hidden)), (1, 0)) for g in range(gates)]
+        weights = b.reshape(_part(b, r, 0, d, 1), (hidden, gates * hidden))
+        by_gate = [_part(b, weights, 1, g * hidden, hidden) for g in range(gates)]
         rb = b.reshape(_part(b, wide(b, given["rb"]), 0, d, 1), (1, hidden)) if "rb" in given else None
         p = None
         if "p" in given:

@@ -247,7 +247,7 @@ def _rnn(ev: Evaluator, instr: Instr, *inputs: Tensor) -> tuple[Tensor, ...]:
 
     for d in range(directions):
         acts = a["activations"][d * functions : (d + 1) * functions]
-        weights = [r[d, g * hidden : (g + 1) * hidden].T for g in range(gates)]
+        weights = [r[d, :, g * hidden : (g + 1) * hidden] for g in range(gates)]
         p = given["p"].astype(acc).reshape(directions, 3, hidden)[d] if "p" in given else np.zeros((3, hidden), acc)
         rb = given["rb"].astype(acc)[d] if "rb" in given else np.zeros(hidden, acc)
 
