@@ -1,0 +1,239 @@
+"""Decides which instructions share a kernel, and which values are written to memory. See :func:`fuse`.
+
+Order of decisions: anchors take their epilogues, reductions their rows, and what is left is computed where it is read unless
+several kernels would compute it and that costs more than storing it once.
+"""
+
+from __future__ import annotations
+
+from onnx_vulkan.codegen.kernel import Step
+from onnx_vulkan.codegen.loop import loop_kernel
+from onnx_vulkan.codegen.render import INLINE_OPS
+from onnx_vulkan.codegen.row import RowGroup, row_kernel
+from onnx_vulkan.codegen.view import strided_view
+from onnx_vulkan.fuse.dataflow import VIEW_OPS, Dataflow
+from onnx_vulkan.fuse.regions import Region, epilogue, row_region
+from onnx_vulkan.kernels import Group, build
+from onnx_vulkan.program.ir import Instr, Program, Value
+
+__all__ = ["fuse"]
+
+RECOMPUTE_LIMIT = 4
+"""A value read by several kernels is recomputed in each of them while its cost times the extra kernels stays below this."""
+BROADCAST_LIMIT = 6
+"""A value of more cost than this is stored before it is broadcast (each element would be computed many times)."""
+ROW_PASS_LIMIT = 24
+"""The input of a row kernel, computed again in each of its passes, is stored first when it costs more than this."""
+MAX_INLINE = 96
+"""Instructions inlined below one loop kernel."""
+MAX_LEAVES = 24
+"""Tensors that one generated kernel reads."""
+
+
+class _Fuser:
+    def __init__(self, program: Program):
+        self.program = program
+        self.flow = Dataflow(program)
+        self.regions: list[Region] = []
+        self.owner: dict[Instr, Region] = {}
+        self.stored: set[Value] = set()
+        self.loops: list[Value] = []
+
+    # ------------------------------------------------------------------------------------------------ regions
+    def grow_regions(self) -> None:
+        taken: set[Instr] = set()
+        for instr in self.program.instrs:
+            if instr in taken or instr.op in INLINE_OPS:
+                continue
+            if instr.op == "reduce":
+                region = row_region(self.flow, instr, taken)
+            else:
+                region = epilogue(self.flow, instr, taken)
+            taken.update(region.instrs)
+            self.flow.join(region.instrs)
+            self.regions.append(region)
+            for i in region.instrs:
+                self.owner[i] = region
+            self.stored.update(region.exports)
+
+    # ------------------------------------------------------------------------------------------------ stores
+    def choose_stores(self) -> None:
+        """Decide, from the last instruction to the first, which inlined values are stored."""
+        flow = self.flow
+        readers: dict[Value, set[object]] = {}
+        for out in self.program.outputs:
+            made = flow.producers.get(out)
+            if made is not None and made not in self.owner:
+                self.store(out)
+        for instr in reversed(self.program.instrs):
+            region = self.owner.get(instr)
+            if region is not None:
+                self.read_by_region(instr, region, readers)
+                continue
+            (out,) = instr.outputs
+            if out not in self.stored:
+                kernels = readers.get(out, set())
+                if not kernels:
+                    continue
+                if len(kernels) > 1 and flow.costs[out] * (len(kernels) - 1) > RECOMPUTE_LIMIT:
+                    self.store(out)
+            me: set[object] = {out} if out in self.stored else readers.get(out, set())
+            for v in instr.inputs:
+                readers.setdefault(v, set()).update(me)
+                if instr.op == "broadcast" and self.costly(v, BROADCAST_LIMIT) and v.shape != out.shape:
+                    self.store(v)
+                if instr.op in ("gather", "gather_nd", "gather_elements") and v is instr.inputs[0] and self.costly(v, 12):
+                    self.store(v)
+
+    def costly(self, v: Value, limit: int) -> bool:
+        made = self.flow.producers.get(v)
+        return made is not None and made not in self.owner and v.rank > 0 and self.flow.costs[v] > limit
+
+    def store(self, v: Value) -> None:
+        made = self.flow.producers.get(v)
+        if made is not None and made not in self.owner and v not in self.stored:
+            self.stored.add(v)
+            self.loops.append(v)
+
+    def read_by_region(self, instr: Instr, region: Region, readers: dict[Value, set[object]]) -> None:
+        flow = self.flow
+        views = flow.family_views(instr)
+        for n, v in enumerate(instr.inputs):
+            made = flow.producers.get(v)
+            if made is None or self.owner.get(made) is region:
+                continue
+            readers.setdefault(v, set()).add(region)
+            if flow.is_anchor(instr):
+                base = self.view_base(v) if n in views else None
+                self.store(base if base is not None else v)
+            elif instr.op == "reduce" and self.costly(v, ROW_PASS_LIMIT):
+                self.store(v)
+
+    def view_base(self, v: Value) -> Value | None:
+        """The value that must be in memory for *v* to be read through strides, None when it cannot be."""
+        flow = self.flow
+
+        def is_leaf(x: Value) -> bool:
+            made = flow.producers.get(x)
+            return made is None or made.op not in VIEW_OPS or x in self.stored
+
+        view = strided_view(v, flow.producers, is_leaf)
+        return None if view is None else view.leaf
+
+    def bound_size(self) -> None:
+        """Split what would become too long a kernel: its largest inlined operand is stored."""
+        pending = list(self.loops) + [v for r in self.regions for v in r.exports]
+        for root in pending:
+            while True:
+                inlined, leaves = self.inlined(root)
+                if len(inlined) <= MAX_INLINE and len(leaves) <= MAX_LEAVES:
+                    break
+                made = self.flow.producers[root]
+                candidates = [v for i in [made, *inlined] for v in i.inputs if self.can_store(v)]
+                if not candidates:
+                    break
+                half = sorted(candidates, key=lambda v: abs(len(self.inlined(v)[0]) - len(inlined) // 2))
+                self.store(half[0])
+                pending.append(half[0])
+
+    def can_store(self, v: Value) -> bool:
+        made = self.flow.producers.get(v)
+        return made is not None and made not in self.owner and v not in self.stored and made.op not in VIEW_OPS
+
+    def inlined(self, root: Value) -> tuple[list[Instr], set[Value]]:
+        """The instructions computed inside the kernel of *root*, and the values it loads."""
+        seen: dict[Instr, None] = {}
+        leaves: set[Value] = set()
+        made = self.flow.producers.get(root)
+        todo = list(made.inputs) if made is not None else []
+        region = self.owner.get(made) if made is not None else None
+        while todo:
+            v = todo.pop()
+            instr = self.flow.producers.get(v)
+            if instr is None or v in self.stored:
+                if not (v.data is not None and v.data.size == 1):
+                    leaves.add(v)
+                continue
+            if instr in seen or (self.owner.get(instr) is not None and self.owner.get(instr) is not region):
+                continue
+            seen[instr] = None
+            todo.extend(instr.inputs)
+        return list(seen), leaves
+
+    # ------------------------------------------------------------------------------------------------ steps
+    def steps(self) -> list[Step]:
+        built: list[tuple[int, Step]] = []
+        producers = {v: i for v, i in self.flow.producers.items() if i.op in INLINE_OPS}
+
+        for region in self.regions:
+            outside = {v for i in region.instrs for v in i.outputs}
+
+            def is_leaf(v: Value, outside: set[Value] = outside) -> bool:
+                return v in self.stored and v not in outside
+
+            first = region.instrs[0]
+            anchors = [i for i in region.instrs if i.op not in INLINE_OPS]
+            position = max(self.flow.order[i] for i in region.instrs)
+            if anchors[0].op == "reduce":
+                reduce = anchors[0]
+                row = RowGroup(
+                    reduce.source or "reduce",
+                    reduce.inputs[0].shape,
+                    reduce.attrs["axes"],
+                    tuple(anchors),
+                    region.exports,
+                    producers,
+                    is_leaf,
+                )
+                built.append((position, row_kernel(row)))
+            else:
+                group = Group(first, region.exports, producers, is_leaf)
+                built.append((position, build(group)))
+        for group_values in self.loop_groups():
+            made = self.flow.producers[group_values[0]]
+            inside = set(group_values)
+
+            def is_stored(v: Value, inside: set[Value] = inside) -> bool:
+                return v in self.stored and v not in inside
+
+            label = made.source or made.op
+            position = max(self.flow.order[self.flow.producers[v]] for v in group_values)
+            built.append((position, loop_kernel(label, group_values, producers, is_stored)))
+        return _ordered(built)
+
+    def loop_groups(self) -> list[list[Value]]:
+        return [[v] for v in sorted(set(self.loops), key=lambda v: self.flow.order[self.flow.producers[v]])]
+
+
+def _ordered(built: list[tuple[int, Step]]) -> list[Step]:
+    """Topological order by depth, so that independent branches stand side by side and share their barriers."""
+    built = sorted(built, key=lambda t: t[0])
+    maker = {v: step for _, step in built for v in step.writes}
+    depth: dict[int, int] = {}
+
+    def of(step: Step) -> int:
+        stack = [step]
+        while stack:
+            top = stack[-1]
+            if id(top) in depth:
+                stack.pop()
+                continue
+            waits = [maker[v] for v in top.reads if v in maker and id(maker[v]) not in depth]
+            if waits:
+                stack.extend(waits)
+                continue
+            depth[id(top)] = 1 + max((depth[id(maker[v])] for v in top.reads if v in maker), default=0)
+            stack.pop()
+        return depth[id(step)]
+
+    keyed = [(of(step), position, step) for position, step in built]
+    return [step for _, _, step in sorted(keyed, key=lambda t: (t[0], t[1]))]
+
+
+def fuse(program: Program) -> list[Step]:
+    """The steps that compute a program's outputs, in an order in which each finds its operands in memory."""
+    fuser = _Fuser(program)
+    fuser.grow_regions()
+    fuser.choose_stores()
+    fuser.bound_size()
+    return fuser.steps()

@@ -144,10 +144,18 @@ class Builder:
         perm = tuple(p % max(x.rank, 1) for p in perm)
         if perm == tuple(range(x.rank)):
             return x
+        shape = [x.shape[p] for p in perm]
+        moved = [p for p in perm if x.shape[p] != 1]
+        if moved == sorted(moved):
+            # only axes of extent 1 change places: the bytes stay as they are
+            return self.reshape(x, shape)
         made = self._made.get(x)
         if made is not None and made.op == "transpose":
             inner = made.attrs["perm"]
             return self.transpose(made.inputs[0], [inner[p] for p in perm])
+        if made is not None and made.op == "broadcast":
+            spread = self.reshape(made.inputs[0], (*([1] * (x.rank - made.inputs[0].rank)), *made.inputs[0].shape))
+            return self.broadcast(self.transpose(spread, perm), shape)
         return self._one("transpose", [x], x.dtype, [x.shape[p] for p in perm], perm=perm)
 
     def broadcast(self, x: Value, shape: Sequence[Extent]) -> Value:

@@ -1,0 +1,220 @@
+"""Rebuilds a Program in a canonical form: transposes and reshapes sink towards the outputs until they meet and cancel.
+
+This is also the layout pass. Windows are channels-last from their lowering, each between two transposes; sinking the one after a
+window through elementwise, reducing and joining instructions brings it to the one before the next window, and the pair is nothing.
+An instruction is moved only when all its full-size operands agree, so no transpose is ever added to a tensor that had none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnx_vulkan.codegen.index import reshape_groups
+from onnx_vulkan.dims import Extent
+from onnx_vulkan.program.builder import Builder
+from onnx_vulkan.program.ir import Instr, Program, Value
+
+__all__ = ["simplify"]
+
+
+class _Rebuild(Builder):
+    """A Builder that copies a Program instruction by instruction, moving transposes and reshapes on the way."""
+
+    def __init__(self, program: Program):
+        super().__init__()
+        self.inputs = list(program.inputs)
+        self.new: dict[Value, Value] = {}
+
+    def made_by(self, v: Value, op: str) -> Instr | None:
+        instr = self._made.get(v)
+        return instr if instr is not None and instr.op == op else None
+
+    def get(self, v: Value) -> Value:
+        return self.new.get(v, v)
+
+    # ------------------------------------------------------------------------------------------------ instructions
+    def copy(self, instr: Instr) -> None:
+        self.source = instr.source
+        xs = [self.get(v) for v in instr.inputs]
+        moved = self.sink(instr, xs)
+        if moved is None:
+            moved = self.again(instr, xs)
+        for old, new in zip(instr.outputs, moved, strict=True):
+            if new.shape != old.shape:
+                new = self.reshape(new, old.shape)
+            self.new[old] = new
+
+    def again(self, instr: Instr, xs: Sequence[Value]) -> tuple[Value, ...]:
+        """The same instruction on new operands; the builder's own simplifications apply."""
+        a = instr.attrs
+        if instr.op == "reshape":
+            return (self.reshape(xs[0], a["shape"]),)
+        if instr.op == "transpose":
+            return (self.transpose(xs[0], a["perm"]),)
+        if instr.op == "broadcast":
+            return (self.broadcast(xs[0], a["shape"]),)
+        if instr.op == "cast":
+            return (self.cast(xs[0], instr.out.dtype, saturate=a["saturate"]),)
+        outputs = [(o.dtype, o.shape) for o in instr.outputs]
+        return self.emit(instr.op, xs, outputs, **a)
+
+    def sink(self, instr: Instr, xs: list[Value]) -> tuple[Value, ...] | None:
+        if instr.op in ("map", "cast"):
+            return self.sink_elementwise(instr, xs)
+        if instr.op == "reshape":
+            return self.sink_transpose_below_reshape(instr, xs[0])
+        if instr.op in ("reduce", "concat", "pad", "slice", "gather", "scan", "sort", "broadcast"):
+            return self.sink_axes(instr, xs)
+        return None
+
+    # ------------------------------------------------------------------------------------------------ elementwise
+    def sink_elementwise(self, instr: Instr, xs: list[Value]) -> tuple[Value, ...] | None:
+        full = [x for x in xs if not self.is_spread(x)]
+        for op in ("transpose", "reshape"):
+            moved = [self.made_by(x, op) for x in full]
+            if not full or not any(moved):
+                continue
+            first = next(m for m in moved if m is not None)
+            inner: list[Value] = []
+            if op == "transpose":
+                perm = first.attrs["perm"]
+                if not all(m is not None and m.attrs["perm"] == perm for m in moved):
+                    continue
+                back = [perm.index(i) for i in range(len(perm))]
+                inner = [self.transpose(x, back) for x in xs]
+                if any(self.made_by(x, "transpose") for x, y in zip(inner, xs, strict=True) if self.is_spread(y)):
+                    continue
+                y = self.again_elementwise(instr, inner)
+                return (self.transpose(y, perm),)
+            shape = first.inputs[0].shape
+            spread = [self.respread(x, shape) if self.is_spread(x) else self.reshape(x, shape) for x in xs]
+            if any(x is None for x in spread):
+                continue
+            y = self.again_elementwise(instr, [x for x in spread if x is not None])
+            return (self.reshape(y, instr.out.shape),)
+        return None
+
+    def again_elementwise(self, instr: Instr, xs: Sequence[Value]) -> Value:
+        if instr.op == "cast":
+            return self.cast(xs[0], instr.out.dtype, saturate=instr.attrs["saturate"])
+        return self._one("map", xs, instr.out.dtype, xs[-1].shape, fn=instr.attrs["fn"])
+
+    def is_spread(self, x: Value) -> bool:
+        """Whether *x* is a smaller tensor spread over a shape (such operands follow any re-arrangement)."""
+        return self.made_by(x, "broadcast") is not None or x.rank == 0
+
+    def respread(self, x: Value, shape: Sequence[Extent]) -> Value | None:
+        """A broadcast of a scalar or of a vector along the last axis, spread over another shape of equal last extent."""
+        made = self.made_by(x, "broadcast")
+        if made is None:
+            return x
+        inner = made.inputs[0]
+        dense = [e for e in inner.shape if e != 1]
+        if not dense:
+            return self.broadcast(self.reshape(inner, ()), shape)
+        if len(dense) == 1 and inner.shape[-1] == dense[0] and x.shape[-1] == dense[0] and shape and shape[-1] == dense[0]:
+            return self.broadcast(self.reshape(inner, dense), shape)
+        return None
+
+    # ------------------------------------------------------------------------------------------------ axes
+    def sink_axes(self, instr: Instr, xs: list[Value]) -> tuple[Value, ...] | None:
+        """Instructions that treat each axis by itself: rename their axes and transpose the result."""
+        data = xs if instr.op == "concat" else xs[:1]
+        moved = [self.made_by(x, "transpose") for x in data]
+        if any(m is None or m.attrs["perm"] != moved[0].attrs["perm"] for m in moved if moved[0] is not None) or moved[0] is None:
+            return None
+        perm: tuple[int, ...] = moved[0].attrs["perm"]
+        inner = [m.inputs[0] for m in moved if m is not None]
+        back = [perm.index(i) for i in range(len(perm))]
+        a = instr.attrs
+
+        def renamed(values: Sequence[Extent]) -> list[Extent]:
+            return [values[b] for b in back]
+
+        if instr.op == "concat":
+            return (self.transpose(self.concat(inner, perm[a["axis"]]), perm),)
+        x = inner[0]
+        if instr.op == "reduce":
+            axes = sorted(perm[i] for i in a["axes"])
+            y = self.reduce(a["fn"], x, axes, last=a["last"])
+            kept = [i for i in range(x.rank) if i not in axes]
+            return (self.transpose(y, [kept.index(p) for p in perm if p not in axes]),)
+        if instr.op == "pad":
+            y = self.pad(x, renamed(a["before"]), renamed(a["after"]), a["mode"], xs[1] if len(xs) > 1 else None)
+            return (self.transpose(y, perm),)
+        if instr.op == "slice":
+            steps = [a["steps"][b] for b in back]
+            return (self.transpose(self.slice(x, renamed(a["starts"]), renamed(a["sizes"]), steps), perm),)
+        if instr.op == "broadcast":
+            if instr.out.rank != x.rank:
+                return None
+            return (self.transpose(self.broadcast(x, renamed(instr.out.shape)), perm),)
+        if instr.op == "gather":
+            if xs[1].rank != 1:
+                return None
+            return (self.transpose(self.gather(x, xs[1], perm[a["axis"]]), perm),)
+        axis = perm[a["axis"]]
+        if instr.op == "scan":
+            y = self.scan(a["fn"], x, axis, exclusive=a["exclusive"], reverse=a["reverse"])
+            return (self.transpose(y, perm),)
+        values, indices = self.sort(x, instr.outputs[0].shape[a["axis"]], axis, largest=a["largest"])
+        return self.transpose(values, perm), self.transpose(indices, perm)
+
+    def sink_transpose_below_reshape(self, instr: Instr, x: Value) -> tuple[Value, ...] | None:
+        """A reshape that splits or joins axes which the transpose before it left side by side."""
+        made = self.made_by(x, "transpose")
+        if made is None:
+            return None
+        perm, source = made.attrs["perm"], made.inputs[0]
+        blocks: list[tuple[int, list[Extent]]] = []
+        for a, b in reshape_groups(x.shape, instr.out.shape):
+            axes = [perm[i] for i in a if x.shape[i] != 1]
+            if any(q != p + 1 for p, q in zip(axes, axes[1:], strict=False)):
+                return None
+            blocks.append((axes[0] if axes else -1, [instr.out.shape[j] for j in b]))
+        order = sorted(range(len(blocks)), key=lambda n: blocks[n][0])
+        flat = self.reshape(source, [e for n in order for e in blocks[n][1]])
+        starts, at = {}, 0
+        for n in order:
+            starts[n] = at
+            at += len(blocks[n][1])
+        final = [starts[n] + k for n in range(len(blocks)) for k in range(len(blocks[n][1]))]
+        return (self.transpose(flat, final),)
+
+
+def simplify(program: Program) -> Program:
+    """The program in canonical form, dead instructions dropped, equal ones shared. Must run in the scope it was lowered in."""
+    rebuild = _Rebuild(program)
+    for instr in program.instrs:
+        rebuild.copy(instr)
+    outputs = [rebuild.get(v) for v in program.outputs]
+    return _live(_shared(Program(list(program.inputs), outputs, rebuild.instrs)))
+
+
+def _live(program: Program) -> Program:
+    """Without the instructions that no output needs."""
+    wanted = set(program.outputs)
+    kept: list[Instr] = []
+    for instr in reversed(program.instrs):
+        if any(o in wanted for o in instr.outputs):
+            kept.append(instr)
+            wanted.update(instr.inputs)
+    return Program(program.inputs, program.outputs, kept[::-1])
+
+
+def _shared(program: Program) -> Program:
+    """Equal instructions on equal operands are computed once."""
+    seen: dict[object, Instr] = {}
+    same: dict[Value, Value] = {}
+    kept: list[Instr] = []
+    for instr in program.instrs:
+        inputs = tuple(same.get(v, v) for v in instr.inputs)
+        key = (instr.op, inputs, tuple((o.dtype, o.shape) for o in instr.outputs), repr(sorted(instr.attrs.items())))
+        twin = seen.get(key)
+        if twin is not None:
+            same.update(zip(instr.outputs, twin.outputs, strict=True))
+            continue
+        made = Instr(instr.op, inputs, instr.outputs, instr.attrs, instr.source)
+        seen[key] = made
+        kept.append(made)
+    return Program(program.inputs, [same.get(v, v) for v in program.outputs], kept)
