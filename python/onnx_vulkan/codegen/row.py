@@ -148,9 +148,8 @@ class _RowRenderer:
                 self._place("col", self.runs[1], 1)
             v = r.value(x, self.coords)
             if arg:
-                r.emit(
-                    f"if ({at} < 0 || {_better(fn, t, v, 'col', acc, at, last=instr.attrs['last'])}) {{ {acc} = {v}; {at} = col; }}"
-                )
+                better = _better(fn, t, v, "col", acc, at, last=instr.attrs["last"])
+                r.emit(f"if ({at} < 0 || {better}) {{ {acc} = {v}; {at} = col; }}")
             else:
                 r.emit(f"{acc} = {_combine(fn, t, acc, v)};")
         r.emit(f"{compute} {acc} = {init};", 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from onnx_vulkan.codegen.index import reshape_groups, row_major
 from onnx_vulkan.dims import Extent
@@ -63,7 +64,7 @@ def _reshape_strides(shape: Sequence[Extent], strides: Sequence[Extent], to: Seq
             continue
         if not source:
             return None
-        for i, j in zip(source, source[1:], strict=False):
+        for i, j in pairwise(source):
             if strides[i] != strides[j] * shape[j]:
                 return None
         step = strides[source[-1]]

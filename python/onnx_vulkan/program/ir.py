@@ -39,8 +39,8 @@ primitive             meaning (numpy); attrs
 ``pads_begin``, ``pads_end`` (an entry a spatial axis; ``pads_end`` may be negative or larger than the kernel needs: rows
 past the end read padding), ``out_spatial`` (Extents; the size decides, not a formula). ``conv``: w ``[*kernel, C/groups, M]``,
 attrs ``groups``, ``acc``. ``conv_transpose``: w ``[*kernel, C, M/groups]`` where the C input channels and M output channels are
-split into ``groups`` in order; out[o] sums x[i]*w[k] with ``o = i*stride - pad_begin + k*dilation``. ``max``/``avg``/``lp``: attrs
-``kernel``; padding counts as -inf (lowest) for max, is left out of avg's divisor unless ``count_include_pad`` (then cells inside
+split into ``groups`` in order; out[o] sums x[i]*w[k] with ``o = i*stride - pad_begin + k*dilation``. ``max``/``avg``/``lp``:
+attrs ``kernel``; padding counts as -inf (lowest) for max, is left out of avg's divisor unless ``count_include_pad`` (then cells inside
 ``pads`` count, cells beyond ``pads_end`` never do), adds 0 for lp (exponent ``p``). ``max`` with ``indices`` true has a second
 int64 output: the flat index into the channels-last spatial plane of the first largest element, ``-1``-free.
 
@@ -58,7 +58,7 @@ from onnx_vulkan.dims import Extent
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.graph import Array
 
-__all__ = ["BINARY", "COMPARE", "Instr", "MAP_FNS", "PRIMITIVES", "Program", "UNARY", "Value"]
+__all__ = ["BINARY", "COMPARE", "MAP_FNS", "PRIMITIVES", "UNARY", "Instr", "Program", "Value"]
 
 PRIMITIVES = (
     "map",

@@ -1,13 +1,14 @@
 """Rebuilds a Program in a canonical form: transposes and reshapes sink towards the outputs until they meet and cancel.
 
-This is also the layout pass. Windows are channels-last from their lowering, each between two transposes; sinking the one after a
-window through elementwise, reducing and joining instructions brings it to the one before the next window, and the pair is nothing.
+This is also the layout pass. Windows are channels-last from their lowering, each between two transposes; sinking the one
+after a window through elementwise, reducing and joining instructions brings it to the one before the next window, and the pair is nothing.
 An instruction is moved only when all its full-size operands agree, so no transpose is ever added to a tensor that had none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from onnx_vulkan.codegen.index import reshape_groups
 from onnx_vulkan.dims import Extent
@@ -69,7 +70,7 @@ class _Rebuild(Builder):
 
     # ------------------------------------------------------------------------------------------------ elementwise
     def sink_elementwise(self, instr: Instr, xs: list[Value]) -> tuple[Value, ...] | None:
-        full = [x for x in xs if not self.is_spread(x)]
+        full = [x for x in xs if not self.is_spread(x) and not x.is_const]
         for op in ("transpose", "reshape"):
             moved = [self.made_by(x, op) for x in full]
             if not full or not any(moved):
@@ -169,7 +170,7 @@ class _Rebuild(Builder):
         blocks: list[tuple[int, list[Extent]]] = []
         for a, b in reshape_groups(x.shape, instr.out.shape):
             axes = [perm[i] for i in a if x.shape[i] != 1]
-            if any(q != p + 1 for p, q in zip(axes, axes[1:], strict=False)):
+            if any(q != p + 1 for p, q in pairwise(axes)):
                 return None
             blocks.append((axes[0] if axes else -1, [instr.out.shape[j] for j in b]))
         order = sorted(range(len(blocks)), key=lambda n: blocks[n][0])
