@@ -174,6 +174,7 @@ class _Driver:
         self.refusals: list[Refusal] = []
         self.host_inputs: dict[str, None] = {}
         self.frame = _Frame(graph, None)
+        self.origins: dict[Value, tuple[_Frame, str]] = {}  # what a body gave, and its name there
 
     # -------------------------------------------------------------------------------------------- whole graphs
     def run(self, shapes: Mapping[str, tuple[Extent, ...]]) -> Lowered:
@@ -222,6 +223,7 @@ class _Driver:
             for name, operand in zip(body.outputs, results, strict=True):
                 if not isinstance(operand, (Value, Host)):
                     raise Unsupported(f"its body's output {name!r} {operand.why if operand else 'is made by no node'}")
+            self.origins.update({r: (self.frame, n) for r, n in zip(results, body.outputs, strict=True) if isinstance(r, Value)})
             return tuple(r for r in results if isinstance(r, (Value, Host)))
         finally:
             self.frame, self.refusals = outer, refusals
@@ -352,18 +354,25 @@ class _Driver:
         found = frame.find(name)
         host = found if isinstance(found, Host) else frame.constant(name)
         if host is None and isinstance(found, Value) and _small(found.shape, HOST_LIMIT):
+            producer = frame.producers.get(name)
             if name in frame.inputs:
                 host = self.host_input(name, found)
-            else:
-                producer = frame.producers.get(name)
-                if producer is not None and (producer.domain, producer.op_type) in EVALUATIONS:
-                    hosts = [self.host(n, depth + 1) if n else None for n in producer.inputs]
-                    if all(h is not None or not n for h, n in zip(hosts, producer.inputs, strict=True)):
-                        results = self.evaluate(producer, hosts, demanded=True)
-                        if results is not None:
-                            host = results[producer.outputs.index(name)]
+            elif producer is not None and (producer.domain, producer.op_type) in EVALUATIONS:
+                host = self.evaluate_back(producer, producer.outputs.index(name), depth)
+            elif found in self.origins and self.origins[found] != (frame, name):
+                around, (self.frame, inner) = self.frame, self.origins[found]
+                host = self.host(inner, depth + 1)
+                self.frame = around
         frame.demanded[name] = host
         return host
+
+    def evaluate_back(self, node: Node, output: int, depth: int) -> Host | None:
+        """One output of a node on the host, its inputs demanded there too."""
+        hosts = [self.host(n, depth + 1) if n else None for n in node.inputs]
+        if any(h is None and n for h, n in zip(hosts, node.inputs, strict=True)):
+            return None
+        results = self.evaluate(node, hosts, demanded=True)
+        return results[output] if results is not None else None
 
     def host_input(self, name: str, value: Value) -> Host | None:
         """A small graph input as a host value; it becomes part of the plan's key."""

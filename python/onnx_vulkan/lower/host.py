@@ -325,6 +325,11 @@ for _op, _fn in {"Min": "min", "Max": "max", "Sum": "add"}.items():
     evaluates(_op)(_folded(_fn))
 
 
+@evaluates("Relu")
+def _relu(ctx: LowerContext, x: Host, **_: Any) -> Host:
+    return elementwise(ctx, "max", x, convert(ctx, Host(DType.I64, objects([0], ())), x.dtype))
+
+
 @evaluates("Mod")
 def _mod(ctx: LowerContext, x: Host, y: Host, *, fmod: int = 0) -> Host:
     return elementwise(ctx, "fmod" if fmod else "mod", x, y)

@@ -33,8 +33,8 @@ def _sum(b: LowerContext, x: Value, axes: Sequence[int]) -> Value:
 
 def _extreme(fn: str) -> Formula:
     def formula(b: LowerContext, x: Value, axes: Sequence[int]) -> Value:
-        if x.dtype is DType.BOOL:  # max is "any", min is "all"
-            return b.cast(b.reduce(fn, b.cast(x, DType.I32), axes, keepdims=True), DType.BOOL)
+        if x.dtype is DType.BOOL:  # max is "any", min is "all"; of nothing, the lowest and the highest integer
+            return b.map("gt", b.reduce(fn, b.cast(x, DType.I32), axes, keepdims=True), b.scalar(0, DType.I32))
         return b.reduce(fn, x, axes, keepdims=True)
 
     return formula
