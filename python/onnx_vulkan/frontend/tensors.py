@@ -70,10 +70,10 @@ _MAX_DENSE = 1 << 32
 def type_text(elem_type: int) -> str:
     """ONNX's word for an element type, e.g. ``float16``; its number where there is none."""
     try:
-        name = _T.DataType.Name(elem_type).lower()  # type: ignore[arg-type]
+        name: str = _T.DataType.Name(elem_type)
     except ValueError:
         return f"{elem_type}"
-    return name
+    return name.lower()
 
 
 class ExternalData:
@@ -190,7 +190,7 @@ def array_of(proto: onnx.TensorProto, external: ExternalData, name: str | None =
         return _typed(proto, name, dims, count, dtype, bits)
     if elem in _SUB_BYTE_BITS:
         return _unpack(data, count, bits, dtype).reshape(dims)
-    view = np.asarray(data).view(dtype).reshape(dims)
+    view: Array = np.asarray(data).view(dtype).reshape(dims)
     view.flags.writeable = False
     return view
 

@@ -1,0 +1,152 @@
+"""Cuts a graph into convex blocks of claimed nodes, and gives back those that are not worth the crossing. Pure graph work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from onnx_vulkan.graph import Graph, Node
+
+__all__ = ["convex_blocks", "extract", "not_worth_it"]
+
+# Operators that only move, measure or rename data.
+_MOVEMENT = frozenset(
+    """Cast Concat Constant ConstantOfShape Expand Flatten Gather GatherElements GatherND Identity Range Reshape Shape Size Slice
+    Split Squeeze Tile Transpose Unsqueeze Where EyeLike""".split()
+)
+# Operators that read and write each element about once: moving their operands costs more than computing them anywhere.
+_CHEAP = _MOVEMENT | frozenset(
+    """Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh Ceil Celu Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater
+    GreaterOrEqual HardSigmoid HardSwish IsInf IsNaN LeakyRelu Less LessOrEqual Log LogSoftmax Max Mean Min Mish Mod Mul Neg Not Or
+    PRelu Pow Reciprocal ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Round Selu Sigmoid Sign Sin Sinh Softmax Softplus
+    Softsign Sqrt Sub Sum Tan Tanh ThresholdedRelu Xor""".split()
+)
+_HANDFUL = 3
+
+
+def _reads(node: Node) -> Iterator[str]:
+    """What a node reads, what its bodies capture included."""
+    yield from (name for name in node.inputs if name)
+    for value in node.attributes.values():
+        for body in value if isinstance(value, list) else (value,):
+            if isinstance(body, Graph):
+                yield from body.outer
+
+
+def _neighbours(graph: Graph) -> tuple[list[set[int]], list[set[int]]]:
+    """For each node, the nodes before and after it."""
+    made_by = {out: i for i, node in enumerate(graph.nodes) for out in node.outputs if out}
+    before = [{made_by[name] for name in _reads(node) if name in made_by} for node in graph.nodes]
+    after: list[set[int]] = [set() for _ in graph.nodes]
+    for i, producers in enumerate(before):
+        for p in producers:
+            after[p].add(i)
+    return before, after
+
+
+def convex_blocks(graph: Graph, claimed: Collection[int]) -> list[tuple[int, ...]]:
+    """The claimed nodes in as few convex blocks as there can be, in an order in which they can run.
+
+    A node's level is the greatest number of block -> CPU crossings on any path to it. Levels never fall along an edge and rise
+    where a claimed node feeds an unclaimed one, so no path leaves the claimed nodes of one level and comes back: each level is
+    a convex block. A path with n such crossings needs n + 1 blocks whatever one does, so there are none too many.
+    """
+    before, after = _neighbours(graph)
+    inside = set(claimed)
+    level = [0] * len(graph.nodes)
+    for i, producers in enumerate(before):
+        level[i] = max((level[p] + (p in inside and i not in inside) for p in producers), default=0)
+    # A node that only later blocks read, and that nothing in its own block feeds, moves down to where it is read: a shape
+    # computation does not make a block of its own.
+    outputs = set(graph.outputs)
+    for i in reversed(range(len(graph.nodes))):
+        if i not in inside or not after[i] or not after[i] <= inside or outputs & set(graph.nodes[i].outputs):
+            continue
+        if not any(p in inside for p in before[i]):
+            level[i] = min(level[j] for j in after[i])
+    members: dict[int, list[int]] = {}
+    for i in sorted(inside):
+        members.setdefault(level[i], []).append(i)
+    return [tuple(members[k]) for k in sorted(members)]
+
+
+def not_worth_it(graph: Graph, block: Sequence[int], claimed: Collection[int]) -> str | None:
+    """Why a block should be left to the CPU, as a sentence, or None. Only asked where the graph is not one block.
+
+    The model: entering and leaving a block costs a submit, a wait and two copies (tens of microseconds and more), which
+    nodes that only move data never earn back, nor do a handful that touch each element once. Blocks without a neighbour on the
+    CPU stay: their operands have to be moved anyway.
+    """
+    before, after = _neighbours(graph)
+    inside = set(claimed)
+    if not any(j not in inside for i in block for j in before[i] | after[i]):
+        return None
+    nodes = [graph.nodes[i] for i in block]
+    if any(node.domain for node in nodes):
+        return None
+    if all(node.op_type in _MOVEMENT for node in nodes):
+        return f"the {len(nodes)} nodes of this block only move data between nodes that are on the CPU."
+    if len(nodes) <= _HANDFUL and all(node.op_type in _CHEAP for node in nodes):
+        return f"a block of {len(nodes)} cheap nodes between nodes that are on the CPU costs more to enter than it saves."
+    return None
+
+
+def extract(graph: Graph, nodes: Collection[int]) -> Graph:
+    """The block of these nodes as a graph of its own.
+
+    Its inputs are what the nodes read and do not make, in the order of first use; its outputs what is read outside or is an
+    output of the graph, in the order in which it is made. Constants come along.
+    """
+    chosen = [graph.nodes[i] for i in sorted(nodes)]
+    made = {out for node in chosen for out in node.outputs if out}
+    inputs: dict[str, None] = {}
+    constants = {}
+    for node in chosen:
+        for name in _reads(node):
+            if name in graph.initializers:
+                constants[name] = graph.initializers[name]
+            elif name not in made:
+                inputs.setdefault(name)
+    inside = set(nodes)
+    outside = {name for i, node in enumerate(graph.nodes) if i not in inside for name in _reads(node)} | set(graph.outputs)
+    outputs = [out for node in chosen for out in node.outputs if out in outside]
+    known = {*inputs, *constants, *made}
+    return Graph(
+        name=graph.name,
+        inputs=list(inputs),
+        outputs=outputs,
+        nodes=chosen,
+        types={name: t for name, t in graph.types.items() if name in known},
+        initializers=constants,
+        opsets=dict(graph.opsets),
+        defaults={name: a for name, a in graph.defaults.items() if name in inputs},
+        outer=[name for name in graph.outer if name in inputs],
+    )
+
+
+def settle(
+    graph: Graph, refused: Collection[int], alone: Callable[[tuple[int, ...]], Collection[int]], keep_islands: bool
+) -> tuple[list[tuple[int, ...]], dict[int, str]]:
+    """The final blocks, and the reason for each node that is given back. Grows nothing, so it ends.
+
+    *alone* tells which nodes of a block cannot run once the block is on its own (a value that decided a shape may now come from
+    outside it).
+    """
+    out = set(refused)
+    back: dict[int, str] = {}
+    while True:
+        claimed = [i for i in range(len(graph.nodes)) if i not in out and i not in back]
+        blocks = convex_blocks(graph, claimed)
+        if len(claimed) == len(graph.nodes):
+            return blocks, back
+        lost: set[int] = set()
+        for block in blocks:
+            reason = None if keep_islands else not_worth_it(graph, block, claimed)
+            if reason is not None:
+                back.update(dict.fromkeys(block, reason))
+                lost |= set(block)
+        if not lost:
+            for block in blocks:
+                lost |= set(alone(block))
+            out |= lost
+        if not lost:
+            return blocks, back
