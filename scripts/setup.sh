@@ -31,8 +31,11 @@ apt_install() {
     $sudo apt-get update -qq >&2 || say "apt-get update failed; trying with the package lists that are here."
     apt_is_fresh=yes
   fi
-  $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null ||
-    give_up "$what could not be installed." "$by_hand"
+  local words
+  if ! words=$($sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" 2>&1); then
+    say "$words"
+    give_up "$what could not be installed (apt-get's words stand above)." "$by_hand"
+  fi
 }
 
 find_python() {
@@ -50,7 +53,7 @@ find_uv() {
   [ -x "$UV" ] && return
   "$PYTHON" -m pip --version >/dev/null 2>&1 || apt_install "pip" python3-pip
   say "Installing uv $UV_VERSION into .venv-tools"
-  "$PYTHON" -m pip install -q --disable-pip-version-check --target "$ROOT/.venv-tools" "uv==$UV_VERSION" >&2 ||
+  PIP_ROOT_USER_ACTION=ignore "$PYTHON" -m pip install -q --disable-pip-version-check --target "$ROOT/.venv-tools" "uv==$UV_VERSION" >&2 ||
     give_up "uv $UV_VERSION could not be installed by pip." "$PYTHON -m pip install uv (or see uv's documentation)"
 }
 

@@ -8,25 +8,33 @@ tests then stop at the claim, unless pytest is given ``--heavy``, and the bench 
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from inputs import Array, Input
 
-__all__ = ["FP16_MODEL", "FP32_MODEL", "MODELS", "Feeds", "Input", "Missing", "Model", "Tolerance", "by_name", "tolerance_ratio"]
+__all__ = [
+    "FP16_MODEL",
+    "FP32_MODEL",
+    "MODELS",
+    "Array",
+    "Feeds",
+    "Input",
+    "Missing",
+    "Model",
+    "Tolerance",
+    "by_name",
+    "tolerance_ratio",
+]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WHEEL_MODELS = ROOT / ".models"
 MADE_MODELS = WHEEL_MODELS / "made"
 DATA = ROOT / "tests" / "data"
 
-Array = NDArray[Any]
 Feeds = Mapping[str, "Input"]
 
 
@@ -46,85 +54,13 @@ FP32_MODEL = Tolerance(1e-4, 1e-3)
 FP16_MODEL = Tolerance(1e-2, 1e-2)
 
 
-@dataclass(frozen=True)
-class Input:
-    """One input's recipe: an array of *shape*, made from the input's name alone. ``fill`` says what the numbers are.
-
-    Fills: ``normal``, ``uniform`` (-1 to 1), ``ints`` (0 to ``high``), ``arange`` (from ``start``), ``ones``, ``zeros``,
-    ``value`` (``start`` everywhere), ``sound`` (a chord and some noise at 16 kHz), ``text`` (words, black on white, in
-    an image ``[N, C, H, W]`` of about -2 to 2: a text detector answers nothing but zeros to noise).
-    """
-
-    shape: tuple[int, ...]
-    fill: str = "normal"
-    dtype: str = "float32"
-    high: int = 0
-    start: int = 0
-
-    def make(self, name: str) -> Array:
-        """The array for input *name*."""
-        seed = hashlib.sha256(f"{name}{self.shape}".encode()).digest()
-        rng = np.random.default_rng(list(seed[:8]))
-        made: Array
-        if self.fill == "normal":
-            made = rng.standard_normal(self.shape, dtype=np.float32)
-        elif self.fill == "uniform":
-            made = rng.uniform(-1, 1, self.shape)
-        elif self.fill == "ints":
-            made = rng.integers(0, self.high, self.shape)
-        elif self.fill == "arange":
-            made = np.broadcast_to(np.arange(self.shape[-1]) + self.start, self.shape)
-        elif self.fill == "sound":
-            made = _sound(self.shape, rng)
-        elif self.fill == "text":
-            made = _text(self.shape, rng)
-        else:
-            made = np.full(self.shape, {"ones": 1, "zeros": 0, "value": self.start}[self.fill])
-        return made.astype(self.dtype)
-
-
-def _sound(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    count = int(np.prod(shape))
-    t = np.arange(count) / 16000
-    tones = np.sin(2 * np.pi * 220 * t) + 0.6 * np.sin(2 * np.pi * 277.2 * t) + 0.4 * np.sin(2 * np.pi * 1320 * t)
-    wave: Array = 0.2 * tones * (0.6 + 0.4 * np.sin(2 * np.pi * 3 * t)) + 0.02 * rng.standard_normal(count)
-    return wave.reshape(shape)
-
-
-_GLYPHS = {
-    "V": "10001 10001 10001 10001 10001 01010 00100",
-    "U": "10001 10001 10001 10001 10001 10001 01110",
-    "L": "10000 10000 10000 10000 10000 10000 11111",
-    "K": "10001 10010 10100 11000 10100 10010 10001",
-    "A": "01110 10001 10001 11111 10001 10001 10001",
-    "N": "10001 11001 10101 10011 10001 10001 10001",
-    "4": "00010 00110 01010 10010 11111 00010 00010",
-    "2": "01110 10001 00001 00010 00100 01000 11111",
-    " ": "00000 00000 00000 00000 00000 00000 00000",
-}
-
-
-def _text(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Lines of 5x7 letters, about 30 pixels high at most, centred in each image."""
-    images, channels, height, width = shape
-    scale = max(1, min(4, height // 12))
-    page = np.full((images, channels, height, width), 2.0)
-    for n in range(images):
-        for top in range(scale * 2, height - 9 * scale + 1, 16 * scale):
-            letters = rng.choice(list(_GLYPHS), max(1, (width - 2 * scale) // (6 * scale)))
-            rows = [[c for letter in letters for c in _GLYPHS[str(letter)].split()[row] + "0"] for row in range(7)]
-            ink = np.kron(np.array(rows) == "1", np.ones((scale, scale), bool))[:, : width - 2 * scale]
-            page[n, :, top : top + ink.shape[0], scale : scale + ink.shape[1]][:, ink] = -2.0
-    return page + 0.05 * rng.standard_normal(shape)
-
-
 @dataclass(frozen=True, eq=False)
 class Model:
     """One row of the table.
 
     ``tests`` are the feeds that the tests run, ``bench`` the feeds of the bench (the last of ``tests`` where it is None).
     ``whole``: every node runs on Vulkan in one block; else ``why`` says what stays on the CPU. ``torchvision`` names the
-    same architecture there. ``interpret``: small enough for the numpy interpreter within a test's time.
+    same architecture there. ``interpret``: small enough to be made and interpreted in numpy within a few seconds.
     """
 
     name: str
@@ -197,76 +133,15 @@ def _skeleton(name: str) -> Callable[[], Path]:
 
 
 def _light(name: str) -> Callable[[], Path]:
-    """A graph of the onnx package. Its weights are all 0.02 or so, which would hide a wrong channel: ours are random."""
-
     def find() -> Path:
         made = MADE_MODELS / f"{name}.onnx"
         if not made.is_file():
-            spec = importlib.util.find_spec("onnx")
-            assert spec is not None and spec.origin is not None
-            source = Path(spec.origin).parent / "backend" / "test" / "data" / "light" / f"{name}.onnx"
-            _fill_light(source, made)
+            import light
+
+            light.fill_light(light.shipped(name), made)
         return made
 
     return find
-
-
-def _fill_light(source: Path, target: Path) -> None:
-    """Replace each ConstantOfShape that stands for a weight by random numbers that keep activations near 1."""
-    import onnx
-    from onnx import TensorProto, numpy_helper
-    from onnx.helper import make_tensor_value_info
-
-    model = onnx.load(str(source))
-    graph = model.graph
-    shapes = {i.name: numpy_helper.to_array(i) for i in graph.initializer}
-    consumers = {name: (node, i) for node in graph.node for i, name in enumerate(node.input)}
-    kept = []
-    made: dict[str, Array] = {}
-    for node in graph.node:
-        if node.op_type != "ConstantOfShape" or node.input[0] not in shapes:
-            kept.append(node)
-            continue
-        made[node.output[0]] = np.empty(shapes[node.input[0]], np.float32)
-    gain = 0.6 if any(node.op_type == "Sum" for node in kept) else 1.0  # residual branches add up
-    for name, empty in made.items():
-        made[name] = _weight(name, empty.shape, *_reader(consumers, name), gain)
-    used = {name for node in kept for name in node.input}
-    del graph.node[:]
-    graph.node.extend(kept)
-    for listed in (graph.initializer, graph.input):
-        stale = [item for item in listed if item.name in shapes and item.name not in used]
-        for item in stale:
-            listed.remove(item)
-    # The files are of IR version 3, where every initializer is listed as an input too.
-    graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in made.items())
-    graph.input.extend(make_tensor_value_info(name, TensorProto.FLOAT, value.shape) for name, value in made.items())
-    onnx.checker.check_model(model)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_suffix(".part")
-    part.write_bytes(model.SerializeToString())
-    part.replace(target)
-
-
-def _reader(consumers: Mapping[str, tuple[Any, int]], name: str) -> tuple[str, int]:
-    """The operator that reads weight *name*, seen through an Unsqueeze, and which of its inputs it is."""
-    node, index = consumers[name]
-    while node.op_type == "Unsqueeze":
-        node, index = consumers[node.output[0]]
-    return node.op_type, index
-
-
-def _weight(name: str, shape: Sequence[int], op_type: str, index: int, gain: float) -> Array:
-    rng = np.random.default_rng(list(hashlib.sha256(name.encode()).digest()[:8]))
-    noise: Array = rng.standard_normal(shape, dtype=np.float32)
-    if op_type in ("Conv", "Gemm") and index == 1:
-        fan_in = int(np.prod(shape[1:]))
-        return noise * np.float32(np.sqrt(2 / fan_in))
-    if op_type == "BatchNormalization" and index == 4:
-        return np.abs(1 + np.float32(0.2) * noise)
-    if op_type in ("BatchNormalization", "Mul") and index == 1:
-        return np.float32(gain) + np.float32(0.1) * noise
-    return np.float32(0.1) * noise
 
 
 # ------------------------------------------------------------------------------------------------------------------ table
@@ -364,14 +239,12 @@ _OCR = (
         _wheel("ddddocr/common.onnx"),
         (_page("input1", 1, 1, 64, 96), _page("input1", 1, 1, 64, 160)),
         _page("input1", 1, 1, 64, 200),
-        interpret=False,
     ),
     Model(
         "ddddocr_det",
         _wheel("ddddocr/common_det.onnx"),
         (_page("images", 1, 3, 416, 416),),
         heavy=True,
-        interpret=False,
     ),
 )
 
@@ -387,7 +260,6 @@ _SOUND_AND_TEXT = (
         _wheel("basic-pitch/nmp.onnx"),
         tuple({"serving_default_input_2:0": Input((n, 43844, 1), "sound")} for n in (1, 2)),
         {"serving_default_input_2:0": Input((4, 43844, 1), "sound")},
-        interpret=False,
     ),
     Model("silero_vad", _wheel("silero-vad/silero_vad.onnx"), (_silero(576), _silero(288, 2, 8000))),
     Model("silero_vad_16k_op15", _wheel("silero-vad/silero_vad_16k_op15.onnx"), (_silero(576), _silero(576, 3))),
@@ -419,6 +291,9 @@ _LIGHT_INPUTS = {
 _LIGHT_FOR_CI = ("light_shufflenet", "light_squeezenet")
 """Under 0.4 GFLOP: what a software driver runs in seconds."""
 
+_LIGHT_LARGE = ("light_bvlc_alexnet", "light_vgg19", "light_zfnet512")
+"""Hundreds of megabytes of weights to make."""
+
 _LIGHT_TORCHVISION = {"light_resnet50": "resnet50", "light_vgg19": "vgg19", "light_densenet121": "densenet121"}
 
 _LIGHT = tuple(
@@ -427,7 +302,7 @@ _LIGHT = tuple(
         _light(name),
         (_image(feed, 1, 3, 224, 224),),
         heavy=name not in _LIGHT_FOR_CI,
-        interpret=False,
+        interpret=name not in _LIGHT_LARGE,
         torchvision=_LIGHT_TORCHVISION.get(name, ""),
     )
     for name, feed in _LIGHT_INPUTS.items()
@@ -444,7 +319,7 @@ def _vision(name: str, size: int, torchvision: str = "", tolerance: Tolerance = 
         feeds[0],
         tolerance,
         heavy=full,
-        interpret=not full,
+        interpret=name != "vit_b16",
         torchvision=torchvision,
     )
 
