@@ -7,10 +7,12 @@ expression before each submit and writes the result into the record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onnx_vulkan.dims import Dim, Extent
 
@@ -23,6 +25,7 @@ __all__ = [
     "RELOC",
     "Op",
     "PatchKind",
+    "PlanTables",
     "Segment",
     "divisor_words",
     "encode",
@@ -30,12 +33,16 @@ __all__ = [
 
 
 class Segment(IntEnum):
-    """What a relocation is relative to. Each run context has one of each; RECORD is the plan's own."""
+    """What a relocation is relative to. Each run context has one of each; RECORD is the plan's own.
+
+    ERROR is the context's error word, 16 bytes: u32 count, u32 label + 1, i64 value (``ov_error_word`` in the C header).
+    """
 
     ARENA = 0
     INPUT = 1
     OUTPUT = 2
     RECORD = 3
+    ERROR = 4
 
 
 class Op(IntEnum):
@@ -45,8 +52,7 @@ class Op(IntEnum):
     DISPATCH_INDIRECT: the grid is three u32 at byte ``a`` of the record.
     BARRIER: shader and transfer writes before, shader and transfer accesses after.
     COPY: ``size`` bytes from segment ``x`` offset ``a`` to segment ``y`` offset ``b``.
-    COPY_ABSOLUTE: like COPY, but the source is a weight: memory handle ``a``, byte ``push_offset`` in it; to segment ``y``
-    offset ``b``.
+    COPY_ABSOLUTE: like COPY, but from a weight: memory handle ``a``, byte ``push_offset`` in it, to segment ``y`` offset ``b``.
     SUBMIT: a submit point: what follows goes into another command buffer (watchdogs, cancellation).
     """
 
@@ -102,7 +108,40 @@ KEY = np.dtype([("symbol", "i4"), ("pad", "u4"), ("value", "i8")])
 IO = np.dtype([("rank", "u4"), ("itemsize", "u4"), ("dims", "u4"), ("flags", "u4"), ("offset", "u8"), ("capacity", "u8")])
 """An input or output: ``offset``/``capacity`` bytes in its segment. ``dims``: for inputs the first row of the KEY array, for
 outputs the first of ``rank`` entries of the output-dims array, each where an expression starts. Flags: 1 = not used on the
-device, 2 = copied into the key (host-known: its bytes are compared)."""
+device, 2 = copied into the key (host-known: its bytes are compared, its dims are fixed)."""
+
+
+def _none(dtype: np.dtype[np.void]) -> NDArray[np.void]:
+    return np.zeros(0, dtype)
+
+
+@dataclass(frozen=True)
+class PlanTables:
+    """A whole plan, as C copies it (``ov_plan_desc``). Arrays have the dtypes above; sizes are bytes.
+
+    ``host_keys``: the bytes of the host-known inputs, one after the other in input order. ``output_dims``: where the expression
+    of each output dim starts in ``code``. ``pipelines`` and ``labels`` are what commands index.
+    """
+
+    commands: NDArray[np.void]
+    keys: NDArray[np.void]
+    inputs: NDArray[np.void]
+    outputs: NDArray[np.void]
+    output_dims: Sequence[int] = ()
+    code: Sequence[int] = ()
+    push: bytes = b""
+    record: bytes = b""
+    host_keys: bytes = b""
+    relocs: NDArray[np.void] = field(default_factory=lambda: _none(RELOC))
+    patches: NDArray[np.void] = field(default_factory=lambda: _none(PATCH))
+    guards: NDArray[np.void] = field(default_factory=lambda: _none(GUARD))
+    pipelines: Sequence[int] = ()
+    labels: Sequence[str] = ()
+    arena_size: int = 0
+    input_size: int = 0
+    output_size: int = 0
+    n_symbols: int = 0
+
 
 # Expression code: int64 words. An expression is a run of operations ended by END; the value is the top of the stack.
 END, PUSH, SYM, ADD, MUL, FLOORDIV, MIN, MAX = range(8)

@@ -1,0 +1,477 @@
+"""What Vulkan devices there are: the instance, descriptions of physical devices, and the choice among them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnx_vulkan.device.api import FeatureBlock, chain, check, load
+from onnx_vulkan.errors import DeviceError
+
+__all__ = ["CoopMatrix", "DeviceInfo", "Heap", "Instance", "Limits", "choose"]
+
+KINDS = {1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
+PREFERENCE = ["discrete", "integrated", "virtual", "cpu", "other"]
+VULKAN_1_2, VULKAN_1_3 = 1 << 22 | 2 << 12, 1 << 22 | 3 << 12
+LAYER = "VK_LAYER_KHRONOS_validation"
+
+NO_DEVICE = (
+    "The Vulkan loader found no device. Install the GPU's Vulkan driver, or `apt install mesa-vulkan-drivers` for a software "
+    "device (right answers, not speed). `vulkaninfo --summary` shows what the loader sees; VK_DRIVER_FILES says where it looks."
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Device limits that choices of kernels depend on (bytes and counts)."""
+
+    shared_memory: int
+    workgroup_invocations: int
+    workgroup_size: tuple[int, int, int]
+    workgroup_count: tuple[int, int, int]
+    push_constants: int
+    max_allocation: int
+    max_buffer: int
+    subgroup_size: int
+    subgroup_min: int
+    subgroup_max: int
+
+
+@dataclass(frozen=True)
+class Heap:
+    size: int
+    device_local: bool
+
+
+@dataclass(frozen=True)
+class CoopMatrix:
+    """One shape of VK_KHR_cooperative_matrix at subgroup scope; types are ``f16 f32 f64 s8 u8 s32 u32 bf16 ...``."""
+
+    m: int
+    n: int
+    k: int
+    a: str
+    b: str
+    c: str
+    result: str
+    saturating: bool
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """A physical device, described without opening it.
+
+    ``features``: names of ours, see ``_features``. ``unusable``: why it cannot run us, or "".
+    ``kind`` is discrete, integrated, virtual, cpu or other.
+    """
+
+    index: int
+    name: str
+    uuid: str
+    vendor_id: int
+    device_id: int
+    driver: str
+    driver_version: int
+    api_version: tuple[int, int, int]
+    kind: str
+    limits: Limits
+    features: frozenset[str]
+    coop_matrices: tuple[CoopMatrix, ...]
+    heaps: tuple[Heap, ...]
+    timestamp_period: float
+    timestamp_bits: int
+    queue_family: int
+    direct_input: bool
+    unusable: str
+    extensions: frozenset[str] = field(repr=False)
+    handle: Any = field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        api = ".".join(map(str, self.api_version))
+        return f"[{self.index}] {self.name} ({self.kind}, {self.driver}, Vulkan {api}, uuid {self.uuid})"
+
+
+class Instance:
+    """The process's VkInstance, made on first use."""
+
+    _lock = threading.Lock()
+    _current: Instance | None = None
+
+    @classmethod
+    def get(cls) -> Instance:
+        with cls._lock:
+            if cls._current is None or cls._current.pid != os.getpid():  # a forked child makes its own
+                cls._current = Instance()
+            return cls._current
+
+    def __init__(self) -> None:
+        vk = load()
+        ffi, lib = vk.ffi, vk.lib
+        self.pid = os.getpid()
+        self.messages: list[str] = []
+        self.validation = os.environ.get("ONNX_VULKAN_VALIDATION", "") not in ("", "0")
+        version = ffi.new("uint32_t *")
+        lib.vkEnumerateInstanceVersion(version)
+        self.api = min(version[0], VULKAN_1_3)
+        if self.api < VULKAN_1_2:
+            raise DeviceError("The Vulkan loader is older than Vulkan 1.2; update it (package libvulkan1).")
+        name = ffi.new("char[]", b"onnx-vulkan")
+        app = ffi.new("VkApplicationInfo *", {"sType": 0, "pEngineName": name, "apiVersion": self.api})
+        layers, extensions, following = [], [], ffi.NULL
+        if self.validation:
+            if LAYER not in _layers():
+                raise DeviceError(
+                    f"ONNX_VULKAN_VALIDATION=1 asks for {LAYER}, which the Vulkan loader does not find. Install it "
+                    "(`apt install vulkan-validationlayers`), or unset the variable."
+                )
+            layers.append(ffi.new("char[]", LAYER.encode()))
+            extensions += [ffi.new("char[]", b"VK_EXT_debug_utils"), ffi.new("char[]", b"VK_EXT_validation_features")]
+            enabled = ffi.new("VkValidationFeatureEnableEXT[]", [vk.VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT])
+            validation = ffi.new(
+                "VkValidationFeaturesEXT *",
+                {
+                    "sType": vk.VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT,
+                    "enabledValidationFeatureCount": 1,
+                    "pEnabledValidationFeatures": enabled,
+                },
+            )
+            following = ffi.cast("void *", validation)
+        layer_names, extension_names = ffi.new("char *[]", layers), ffi.new("char *[]", extensions)
+        create = ffi.new(
+            "VkInstanceCreateInfo *",
+            {
+                "sType": vk.VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
+                "pNext": following,
+                "pApplicationInfo": app,
+                "enabledLayerCount": len(layers),
+                "ppEnabledLayerNames": layer_names,
+                "enabledExtensionCount": len(extensions),
+                "ppEnabledExtensionNames": extension_names,
+            },
+        )
+        out = ffi.new("VkInstance *")
+        result = lib.vkCreateInstance(create, ffi.NULL, out)
+        if result == vk.VK_ERROR_INCOMPATIBLE_DRIVER:
+            raise DeviceError(NO_DEVICE)
+        check(result, "vkCreateInstance")
+        self.handle = out[0]
+        if self.validation:
+            self._listen()
+
+    def function(self, name: str, kind: str) -> Any:
+        """An instance-level function that the loader does not export by name."""
+        vk = load()
+        return vk.ffi.cast(kind, vk.lib.vkGetInstanceProcAddr(self.handle, vk.ffi.new("char[]", name.encode())))
+
+    def _listen(self) -> None:
+        vk = load()
+        ffi = vk.ffi
+
+        def hear(severity: int, kind: int, data: Any, user: Any) -> int:
+            if len(self.messages) < 1000:
+                self.messages.append(ffi.string(data.pMessage).decode(errors="replace"))
+            return 0
+
+        self._callback = ffi.callback("PFN_vkDebugUtilsMessengerCallbackEXT", hear)
+        create = ffi.new(
+            "VkDebugUtilsMessengerCreateInfoEXT *",
+            {
+                "sType": vk.VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT,
+                "messageSeverity": 0x1100,  # warnings and errors
+                "messageType": 0x6,  # validation and performance
+                "pfnUserCallback": self._callback,
+            },
+        )
+        out = ffi.new("VkDebugUtilsMessengerEXT *")
+        make = self.function("vkCreateDebugUtilsMessengerEXT", "PFN_vkCreateDebugUtilsMessengerEXT")
+        check(make(self.handle, create, ffi.NULL, out), "vkCreateDebugUtilsMessengerEXT")
+
+    def devices(self) -> list[DeviceInfo]:
+        """All physical devices, in the loader's order."""
+        vk = load()
+        ffi, lib = vk.ffi, vk.lib
+        count = ffi.new("uint32_t *")
+        check(lib.vkEnumeratePhysicalDevices(self.handle, count, ffi.NULL), "vkEnumeratePhysicalDevices")
+        handles = ffi.new("VkPhysicalDevice[]", max(1, count[0]))
+        check(lib.vkEnumeratePhysicalDevices(self.handle, count, handles), "vkEnumeratePhysicalDevices")
+        return [_describe(self, i, handles[i]) for i in range(count[0])]
+
+
+def _version(packed: int) -> tuple[int, int, int]:
+    return packed >> 22 & 0x7F, packed >> 12 & 0x3FF, packed & 0xFFF
+
+
+def _layers() -> set[str]:
+    vk = load()
+    ffi, lib = vk.ffi, vk.lib
+    count = ffi.new("uint32_t *")
+    lib.vkEnumerateInstanceLayerProperties(count, ffi.NULL)
+    layers = ffi.new("VkLayerProperties[]", max(1, count[0]))
+    lib.vkEnumerateInstanceLayerProperties(count, layers)
+    return {ffi.string(layers[i].layerName).decode() for i in range(count[0])}
+
+
+# Structures of extensions: extension, VkStructureType, booleans in order. The first four are core in Vulkan 1.3.
+EXTENSION_FEATURES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
+    ("VK_KHR_maintenance4", 1000413000, ("maintenance4",)),
+    ("VK_EXT_subgroup_size_control", 1000225002, ("subgroupSizeControl", "computeFullSubgroups")),
+    ("VK_KHR_shader_integer_dot_product", 1000280000, ("shaderIntegerDotProduct",)),
+    ("VK_KHR_synchronization2", 1000314007, ("synchronization2",)),
+    ("VK_KHR_cooperative_matrix", 1000506000, ("cooperativeMatrix", "cooperativeMatrixRobustBufferAccess")),
+    (
+        "VK_KHR_shader_bfloat16",
+        1000141000,
+        ("shaderBFloat16Type", "shaderBFloat16DotProduct", "shaderBFloat16CooperativeMatrix"),
+    ),
+    (
+        "VK_NV_cooperative_matrix2",
+        1000593000,
+        (
+            "cooperativeMatrixWorkgroupScope",
+            "cooperativeMatrixFlexibleDimensions",
+            "cooperativeMatrixReductions",
+            "cooperativeMatrixConversions",
+            "cooperativeMatrixPerElementOperations",
+            "cooperativeMatrixTensorAddressing",
+            "cooperativeMatrixBlockLoads",
+        ),
+    ),
+)
+# Vulkan feature -> our name.
+NAMES = {
+    "shaderFloat16": "f16",
+    "shaderFloat64": "f64",
+    "shaderInt8": "i8",
+    "shaderInt16": "i16",
+    "shaderInt64": "i64",
+    "storageBuffer8BitAccess": "storage8",
+    "storageBuffer16BitAccess": "storage16",
+    "shaderBufferInt64Atomics": "atomic_i64",
+    "shaderIntegerDotProduct": "int_dot",
+    "cooperativeMatrix": "coop_matrix",
+    "cooperativeMatrixWorkgroupScope": "coop_matrix2",
+    "shaderBFloat16Type": "bf16",
+    "shaderBFloat16CooperativeMatrix": "bf16_coop_matrix",
+    "subgroupSizeControl": "subgroup_size_control",
+    "computeFullSubgroups": "full_subgroups",
+    "maintenance4": "maintenance4",
+    "vulkanMemoryModel": "memory_model",
+    "vulkanMemoryModelDeviceScope": "memory_model_device_scope",
+    "scalarBlockLayout": "scalar_layout",
+    "synchronization2": "synchronization2",
+}
+REQUIRED = ("bufferDeviceAddress", "timelineSemaphore", "scalarBlockLayout", "shaderInt64")
+# What is switched on when it is there.
+WANTED = set(NAMES) | set(REQUIRED) | {"shaderSharedInt64Atomics", "cooperativeMatrixFlexibleDimensions"}
+WANTED |= {n for e, _, names in EXTENSION_FEATURES if e == "VK_NV_cooperative_matrix2" for n in names}
+SUBGROUP_OPERATIONS = {
+    0: "subgroup_basic",
+    1: "subgroup_vote",
+    2: "subgroup_arithmetic",
+    3: "subgroup_ballot",
+    4: "subgroup_shuffle",
+    5: "subgroup_shuffle_relative",
+    6: "subgroup_clustered",
+}
+
+
+def feature_blocks(api: tuple[int, int, int], extensions: frozenset[str]) -> list[FeatureBlock]:
+    """The feature structures that a device of this version and these extensions knows; the first is VkPhysicalDeviceFeatures2."""
+    vk = load()
+    core = [f for f, _ in vk.ffi.typeof("VkPhysicalDeviceFeatures").fields]
+    blocks = [
+        FeatureBlock(vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, tuple(core)),
+        FeatureBlock.known("VkPhysicalDeviceVulkan11Features", vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES),
+        FeatureBlock.known("VkPhysicalDeviceVulkan12Features", vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES),
+    ]
+    if api >= (1, 3, 0):
+        blocks.append(
+            FeatureBlock.known("VkPhysicalDeviceVulkan13Features", vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES)
+        )
+    for extension, structure_type, names in EXTENSION_FEATURES:
+        if extension in extensions and not any(names[0] in b for b in blocks):
+            blocks.append(FeatureBlock(structure_type, names))
+    return blocks
+
+
+def enabled_extensions(api: tuple[int, int, int], extensions: frozenset[str]) -> list[str]:
+    """Which of a device's extensions are switched on."""
+    core = 4 if api >= (1, 3, 0) else 0  # the first four of the table came into the core with 1.3
+    wanted = [e for e, _, _ in EXTENSION_FEATURES[core:]] + ["VK_EXT_memory_budget"]
+    return [e for e in wanted if e in extensions]
+
+
+def _extensions(device: Any) -> frozenset[str]:
+    vk = load()
+    ffi, lib = vk.ffi, vk.lib
+    count = ffi.new("uint32_t *")
+    check(lib.vkEnumerateDeviceExtensionProperties(device, ffi.NULL, count, ffi.NULL), "vkEnumerateDeviceExtensionProperties")
+    found = ffi.new("VkExtensionProperties[]", max(1, count[0]))
+    check(lib.vkEnumerateDeviceExtensionProperties(device, ffi.NULL, count, found), "vkEnumerateDeviceExtensionProperties")
+    return frozenset(ffi.string(found[i].extensionName).decode() for i in range(count[0]))
+
+
+def _describe(instance: Instance, index: int, device: Any) -> DeviceInfo:
+    vk = load()
+    ffi, lib = vk.ffi, vk.lib
+    first = ffi.new("VkPhysicalDeviceProperties *")
+    lib.vkGetPhysicalDeviceProperties(device, first)
+    name = ffi.string(first.deviceName).decode(errors="replace")
+    api = _version(first.apiVersion)
+    usable = min(api, _version(instance.api))  # an old loader bounds what may be used of the device
+    kind = KINDS.get(first.deviceType, "other")
+    extensions = _extensions(device)
+    if usable < (1, 2, 0):
+        return _unusable(index, name, api, kind, device, f"it has Vulkan {api[0]}.{api[1]}; 1.2 is needed")
+
+    v11 = ffi.new("VkPhysicalDeviceVulkan11Properties *", {"sType": vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES})
+    v12 = ffi.new("VkPhysicalDeviceVulkan12Properties *", {"sType": vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES})
+    v13 = ffi.new("VkPhysicalDeviceVulkan13Properties *", {"sType": vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES})
+    properties = ffi.new("VkPhysicalDeviceProperties2 *", {"sType": vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2})
+    properties.pNext, v11.pNext = v11, v12
+    has13 = usable >= (1, 3, 0)
+    if has13:
+        v12.pNext = v13
+    lib.vkGetPhysicalDeviceProperties2(device, properties)
+    limits = properties.properties.limits
+
+    blocks = feature_blocks(usable, extensions)
+    lib.vkGetPhysicalDeviceFeatures2(device, ffi.cast("VkPhysicalDeviceFeatures2 *", chain(blocks)))
+    present = {n for b in blocks for n in b.names if b[n]}
+    features = {ours for theirs, ours in NAMES.items() if theirs in present}
+    compute = 0x20
+    if not (has13 and v13.requiredSubgroupSizeStages & compute):
+        features.discard("subgroup_size_control")
+    for bits in (16, 32, 64):
+        if getattr(v12, f"shaderSignedZeroInfNanPreserveFloat{bits}"):
+            features.add(f"nan_preserve_f{bits}")
+        if getattr(v12, f"shaderDenormPreserveFloat{bits}"):
+            features.add(f"denorm_preserve_f{bits}")
+        if getattr(v12, f"shaderRoundingModeRTEFloat{bits}"):
+            features.add(f"rte_f{bits}")
+    if has13 and v13.integerDotProduct4x8BitPackedSignedAccelerated:
+        features.add("int_dot_fast")
+    if v11.subgroupSupportedStages & compute:
+        features |= {n for bit, n in SUBGROUP_OPERATIONS.items() if v11.subgroupSupportedOperations >> bit & 1}
+    missing = [n for n in REQUIRED if n not in present]
+
+    count = ffi.new("uint32_t *")
+    lib.vkGetPhysicalDeviceQueueFamilyProperties(device, count, ffi.NULL)
+    families = ffi.new("VkQueueFamilyProperties[]", max(1, count[0]))
+    lib.vkGetPhysicalDeviceQueueFamilyProperties(device, count, families)
+    family = next((i for i in range(count[0]) if families[i].queueFlags & 2), None)
+    if family is None:
+        return _unusable(index, name, api, kind, device, "it has no compute queue")
+
+    memory = ffi.new("VkPhysicalDeviceMemoryProperties *")
+    lib.vkGetPhysicalDeviceMemoryProperties(device, memory)
+    heaps = tuple(Heap(memory.memoryHeaps[i].size, bool(memory.memoryHeaps[i].flags & 1)) for i in range(memory.memoryHeapCount))
+    types = [memory.memoryTypes[i] for i in range(memory.memoryTypeCount)]
+    local = max((heaps[t.heapIndex].size for t in types if t.propertyFlags & 1), default=0)
+    mapped = max((heaps[t.heapIndex].size for t in types if t.propertyFlags & 7 == 7), default=0)
+
+    subgroup = int(v11.subgroupSize)
+    size, groups = limits.maxComputeWorkGroupSize, limits.maxComputeWorkGroupCount
+    return DeviceInfo(
+        index=index,
+        name=name,
+        uuid=bytes(v11.deviceUUID).hex(),
+        vendor_id=int(first.vendorID),
+        device_id=int(first.deviceID),
+        driver=f"{ffi.string(v12.driverName).decode()} {ffi.string(v12.driverInfo).decode()}".strip(),
+        driver_version=int(first.driverVersion),
+        api_version=api,
+        kind=kind,
+        limits=Limits(
+            shared_memory=int(limits.maxComputeSharedMemorySize),
+            workgroup_invocations=int(limits.maxComputeWorkGroupInvocations),
+            workgroup_size=(int(size[0]), int(size[1]), int(size[2])),
+            workgroup_count=(int(groups[0]), int(groups[1]), int(groups[2])),
+            push_constants=int(limits.maxPushConstantsSize),
+            max_allocation=int(v11.maxMemoryAllocationSize),
+            max_buffer=int(v13.maxBufferSize) if has13 else int(v11.maxMemoryAllocationSize),
+            subgroup_size=subgroup,
+            subgroup_min=int(v13.minSubgroupSize) if has13 else subgroup,
+            subgroup_max=int(v13.maxSubgroupSize) if has13 else subgroup,
+        ),
+        features=frozenset(features),
+        coop_matrices=_coop_matrices(instance, device) if "coop_matrix" in features else (),
+        heaps=heaps,
+        timestamp_period=float(limits.timestampPeriod),
+        timestamp_bits=int(families[family].timestampValidBits),
+        queue_family=family,
+        direct_input=local > 0 and mapped * 2 >= local,
+        unusable=f"it lacks {', '.join(missing)}" if missing else "",
+        extensions=extensions,
+        handle=device,
+    )
+
+
+def _unusable(index: int, name: str, api: tuple[int, int, int], kind: str, device: Any, why: str) -> DeviceInfo:
+    none = Limits(0, 0, (0, 0, 0), (0, 0, 0), 0, 0, 0, 0, 0, 0)
+    no: frozenset[str] = frozenset()
+    return DeviceInfo(index, name, "", 0, 0, "", 0, api, kind, none, no, (), (), 0.0, 0, 0, False, why, no, device)
+
+
+COMPONENTS = {0: "f16", 1: "f32", 2: "f64", 3: "s8", 4: "s16", 5: "s32", 6: "s64", 7: "u8", 8: "u16", 9: "u32", 10: "u64"}
+COMPONENTS |= {1000141000: "bf16", 1000491002: "e4m3", 1000491003: "e5m2"}
+
+
+def _coop_matrices(instance: Instance, device: Any) -> tuple[CoopMatrix, ...]:
+    vk = load()
+    ffi = vk.ffi
+    name = "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"
+    ask = instance.function(name, f"PFN_{name}")
+    if ask == ffi.NULL:
+        return ()
+    count = ffi.new("uint32_t *")
+    check(ask(device, count, ffi.NULL), name)
+    found = ffi.new("VkCooperativeMatrixPropertiesKHR[]", max(1, count[0]))
+    for i in range(count[0]):
+        found[i].sType = vk.VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR
+    check(ask(device, count, found), name)
+
+    def kind(component: Any) -> str:
+        return COMPONENTS.get(int(ffi.cast("uint32_t", component)), "other")
+
+    return tuple(
+        CoopMatrix(
+            p.MSize,
+            p.NSize,
+            p.KSize,
+            kind(p.AType),
+            kind(p.BType),
+            kind(p.CType),
+            kind(p.ResultType),
+            bool(p.saturatingAccumulation),
+        )
+        for p in (found[i] for i in range(count[0]))
+        if p.scope == 3  # subgroup
+    )
+
+
+def choose(devices: list[DeviceInfo], selector: str | None) -> DeviceInfo:
+    """The device that *selector* names: its index, its UUID, or part of its name; None or "": the best usable one."""
+    if not devices:
+        raise DeviceError(NO_DEVICE)
+    shown = "\n".join(f"  {d}" + (f", not usable: {d.unusable}" if d.unusable else "") for d in devices)
+    if not selector:
+        usable = [d for d in devices if not d.unusable]
+        if not usable:
+            raise DeviceError(f"No Vulkan device here is usable:\n{shown}")
+        return min(usable, key=lambda d: (PREFERENCE.index(d.kind), d.index))
+    wanted = selector.strip().lower()
+    if wanted.isdecimal() and len(wanted) < 8:
+        found = [d for d in devices if d.index == int(wanted)]
+    else:
+        uuid = wanted.replace("-", "")
+        found = [d for d in devices if d.uuid and d.uuid == uuid] or [d for d in devices if wanted in d.name.lower()]
+    if not found:
+        raise DeviceError(f"No Vulkan device is {selector!r} (an index, a UUID or part of a name). There are:\n{shown}")
+    if len({d.name for d in found}) > 1:
+        raise DeviceError(f"{selector!r} fits several Vulkan devices; give an index or a UUID. There are:\n{shown}")
+    if found[0].unusable:
+        raise DeviceError(f"The Vulkan device {found[0]} cannot be used: {found[0].unusable}.")
+    return found[0]

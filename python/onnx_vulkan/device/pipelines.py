@@ -1,0 +1,215 @@
+"""Compute pipelines: made in parallel, cached in memory and on disk. One pipeline layout serves them all."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnx_vulkan.device import compile
+from onnx_vulkan.device.api import check, load
+from onnx_vulkan.errors import DeviceError
+
+__all__ = ["PUSH_BYTES", "PipelineCache", "Shader"]
+
+PUSH_BYTES = 128  # what every device has; what does not fit goes into a record
+SAVE_AFTER = 2.0  # seconds between writes of the cache file
+
+
+@dataclass(frozen=True, slots=True)
+class Shader:
+    """A compute pipeline wanted: GLSL text and the values of its specialization constants 0, 1, ... (as u32).
+
+    ``subgroup_size`` asks for that size (feature ``subgroup_size_control``), ``full_subgroups`` for no partial ones.
+    """
+
+    source: str
+    spec: tuple[int, ...] = ()
+    push_size: int = 0
+    label: str = ""
+    subgroup_size: int = 0
+    full_subgroups: bool = False
+
+
+class PipelineCache:
+    """The pipelines of one device. ``pipelines_created`` and ``pipeline_hits`` count."""
+
+    def __init__(self, device: Any, identity: str):
+        self._device = device  # the VkDevice
+        self._lock = threading.Lock()
+        self._made: dict[Shader, Future[int]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._path = compile.cache_dir() / "pipelines" / f"{identity}.bin"
+        self._saved = time.monotonic()
+        self._unsaved = False
+        self.pipelines_created = 0
+        self.pipeline_hits = 0
+        self.layout = self._make_layout()
+        self.cache = self._make_cache(compile.unsealed(self._path) or b"")
+        atexit.register(self.save)
+
+    def get(self, shaders: Sequence[Shader]) -> list[int]:
+        """One VkPipeline for each shader; those that do not exist yet are made in parallel."""
+        missing: list[tuple[Shader, Future[int]]] = []
+        with self._lock:
+            futures = []
+            for shader in shaders:
+                future = self._made.get(shader)
+                if future is None:
+                    future = self._made[shader] = Future()
+                    missing.append((shader, future))
+                else:
+                    self.pipeline_hits += 1
+                futures.append(future)
+            if len(missing) > 1 and self._pool is None:
+                self._pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "onnx-vulkan-pipelines")
+        if len(missing) > 1 and self._pool is not None:
+            list(self._pool.map(lambda pair: self._fulfil(*pair), missing))
+        else:
+            for shader, future in missing:
+                self._fulfil(shader, future)
+        result = [f.result() for f in futures]
+        if missing and time.monotonic() - self._saved > SAVE_AFTER:
+            self.save()
+        return result
+
+    def _fulfil(self, shader: Shader, future: Future[int]) -> None:
+        try:
+            pipeline = self._make(shader, compile.spirv(shader.source))
+        except BaseException as e:
+            with self._lock:
+                del self._made[shader]  # the next one tries again
+            future.set_exception(e)
+        else:
+            with self._lock:
+                self.pipelines_created += 1
+                self._unsaved = True
+            future.set_result(pipeline)
+
+    def _make_layout(self) -> int:
+        vk = load()
+        ffi = vk.ffi
+        pushed = ffi.new("VkPushConstantRange *", {"stageFlags": vk.VK_SHADER_STAGE_COMPUTE_BIT, "offset": 0, "size": PUSH_BYTES})
+        create = ffi.new(
+            "VkPipelineLayoutCreateInfo *",
+            {
+                "sType": vk.VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
+                "pushConstantRangeCount": 1,
+                "pPushConstantRanges": pushed,
+            },
+        )
+        out = ffi.new("VkPipelineLayout *")
+        check(vk.lib.vkCreatePipelineLayout(self._device, create, ffi.NULL, out), "vkCreatePipelineLayout")
+        return out[0]  # type: ignore[no-any-return]
+
+    def _make_cache(self, data: bytes) -> Any:
+        """A VkPipelineCache from saved data; the driver ignores what it does not know."""
+        vk = load()
+        ffi = vk.ffi
+        raw = ffi.new("char[]", data) if data else ffi.NULL
+        create = ffi.new(
+            "VkPipelineCacheCreateInfo *",
+            {"sType": vk.VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO, "initialDataSize": len(data), "pInitialData": raw},
+        )
+        out = ffi.new("VkPipelineCache *")
+        result = vk.lib.vkCreatePipelineCache(self._device, create, ffi.NULL, out)
+        if result < 0 and data:
+            return self._make_cache(b"")
+        check(result, "vkCreatePipelineCache")
+        return out[0]
+
+    def _make(self, shader: Shader, code: bytes) -> int:
+        if shader.push_size > PUSH_BYTES:
+            raise DeviceError(f"Kernel {shader.label} wants {shader.push_size} bytes of push constants; there are {PUSH_BYTES}.")
+        vk = load()
+        ffi, lib = vk.ffi, vk.lib
+        words = ffi.new("uint32_t[]", len(code) // 4)
+        ffi.memmove(words, code, len(code))
+        create_module = ffi.new(
+            "VkShaderModuleCreateInfo *",
+            {"sType": vk.VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, "codeSize": len(code), "pCode": words},
+        )
+        module = ffi.new("VkShaderModule *")
+        check(lib.vkCreateShaderModule(self._device, create_module, ffi.NULL, module), f"vkCreateShaderModule of {shader.label}")
+        try:
+            name = ffi.new("char[]", b"main")
+            entries = ffi.new("VkSpecializationMapEntry[]", max(1, len(shader.spec)))
+            values = ffi.new("uint32_t[]", [v & 0xFFFFFFFF for v in shader.spec] or [0])
+            for i in range(len(shader.spec)):
+                entries[i].constantID, entries[i].offset, entries[i].size = i, 4 * i, 4
+            spec = ffi.new(
+                "VkSpecializationInfo *",
+                {"mapEntryCount": len(shader.spec), "pMapEntries": entries, "dataSize": 4 * len(shader.spec), "pData": values},
+            )
+            sized = ffi.new(
+                "VkPipelineShaderStageRequiredSubgroupSizeCreateInfo *",
+                {
+                    "sType": vk.VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO,
+                    "requiredSubgroupSize": shader.subgroup_size,
+                },
+            )
+            stage = {
+                "sType": vk.VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                "pNext": sized if shader.subgroup_size else ffi.NULL,
+                "flags": 2 if shader.full_subgroups else 0,
+                "stage": vk.VK_SHADER_STAGE_COMPUTE_BIT,
+                "module": module[0],
+                "pName": name,
+                "pSpecializationInfo": spec if shader.spec else ffi.NULL,
+            }
+            create = ffi.new(
+                "VkComputePipelineCreateInfo *",
+                {"sType": vk.VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO, "stage": stage, "layout": self.layout},
+            )
+            out = ffi.new("VkPipeline *")
+            result = lib.vkCreateComputePipelines(self._device, self.cache, 1, create, ffi.NULL, out)
+            check(result, f"vkCreateComputePipelines of {shader.label}")
+            return int(ffi.cast("uint64_t", out[0]))
+        finally:
+            lib.vkDestroyShaderModule(self._device, module[0], ffi.NULL)
+
+    def save(self) -> None:
+        """Write the cache file, merged with what other processes wrote meanwhile."""
+        with self._lock:
+            if not self._unsaved:
+                return
+            self._unsaved = False
+            self._saved = time.monotonic()
+        vk = load()
+        ffi, lib = vk.ffi, vk.lib
+        with _exclusive(self._path.with_suffix(".lock")):
+            others = compile.unsealed(self._path)
+            if others:
+                theirs = self._make_cache(others)
+                lib.vkMergePipelineCaches(self._device, self.cache, 1, ffi.new("VkPipelineCache[]", [theirs]))
+                lib.vkDestroyPipelineCache(self._device, theirs, ffi.NULL)
+            size = ffi.new("size_t *")
+            if lib.vkGetPipelineCacheData(self._device, self.cache, size, ffi.NULL) != 0 or not size[0]:
+                return
+            data = ffi.new("char[]", size[0])
+            if lib.vkGetPipelineCacheData(self._device, self.cache, size, data) == 0:
+                compile.write_atomically(self._path, compile.sealed(bytes(ffi.buffer(data, size[0]))))
+
+
+@contextlib.contextmanager
+def _exclusive(path: Path) -> Any:
+    """Hold a lock file among processes, where the platform and the file system have such a thing."""
+    try:
+        import fcntl
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("wb")
+    except (ImportError, OSError):
+        yield
+        return
+    with file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
