@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pytest
-from run_step import check_program
-
 import onnx_vulkan.kernels.pool  # noqa: F401  (registers the families)
+import pytest
 from onnx_vulkan.dims import symbol
 from onnx_vulkan.dtypes import REAL, DType
 from onnx_vulkan.program.builder import Builder
+from run_step import check_program
 
 RNG = np.random.default_rng(1)
 
@@ -28,9 +27,7 @@ def window(b, kind, x, *, kernel, strides=None, dilations=None, begin=None, end=
     strides, dilations = strides or (1,) * rank, dilations or (1,) * rank
     begin, end = begin or (0,) * rank, end or (0,) * rank
     if out is None:
-        out = [
-            (x.shape[1 + i] + begin[i] + end[i] - (kernel[i] - 1) * dilations[i] - 1) // strides[i] + 1 for i in range(rank)
-        ]
+        out = [(x.shape[1 + i] + begin[i] + end[i] - (kernel[i] - 1) * dilations[i] - 1) // strides[i] + 1 for i in range(rank)]
     return b.window(
         kind, x, None, out_channels=x.shape[-1], out_spatial=out, kernel=kernel, strides=strides, dilations=dilations,
         pads_begin=begin, pads_end=end, indices=indices, **attrs,
@@ -38,14 +35,21 @@ def window(b, kind, x, *, kernel, strides=None, dilations=None, begin=None, end=
 
 
 CASES = [
-    dict(shape=(2, 7, 5), kernel=(3,), strides=(2,), begin=(1,), end=(1,)),
-    dict(shape=(1, 9, 8, 3), kernel=(3, 2), strides=(2, 1), dilations=(2, 3), begin=(1, 0), end=(0, 2)),
-    dict(shape=(2, 5, 4, 6, 3), kernel=(2, 3, 2), begin=(1, 1, 0), end=(0, 1, 1), strides=(1, 2, 3)),
-    dict(shape=(1, 6, 6, 70), kernel=(3, 3), strides=(2, 2), out=(3, 3)),  # ceil mode: the last windows are cut
-    dict(shape=(1, 6, 6, 2), kernel=(2, 2), strides=(2, 2), begin=(1, 1), end=(1, 1), out=(5, 5)),  # windows beyond the pads
-    dict(shape=(1, 6, 7, 2), kernel=(2, 2), end=(-1, -2)),
-    dict(shape=(0, 6, 7, 2), kernel=(2, 2)),
-    dict(shape=(3, 1, 1, 1), kernel=(1, 1)),
+    {"shape": (2, 7, 5), "kernel": (3,), "strides": (2,), "begin": (1,), "end": (1,)},
+    {"shape": (1, 9, 8, 3), "kernel": (3, 2), "strides": (2, 1), "dilations": (2, 3), "begin": (1, 0), "end": (0, 2)},
+    {"shape": (2, 5, 4, 6, 3), "kernel": (2, 3, 2), "begin": (1, 1, 0), "end": (0, 1, 1), "strides": (1, 2, 3)},
+    {"shape": (1, 6, 6, 70), "kernel": (3, 3), "strides": (2, 2), "out": (3, 3)},  # ceil mode: the last windows are cut
+    {
+        "shape": (1, 6, 6, 2),
+        "kernel": (2, 2),
+        "strides": (2, 2),
+        "begin": (1, 1),
+        "end": (1, 1),
+        "out": (5, 5),
+    },  # beyond the pads
+    {"shape": (1, 6, 7, 2), "kernel": (2, 2), "end": (-1, -2)},
+    {"shape": (0, 6, 7, 2), "kernel": (2, 2)},
+    {"shape": (3, 1, 1, 1), "kernel": (1, 1)},
 ]
 KINDS = [("max", {}), ("avg", {"count_include_pad": True}), ("avg", {"count_include_pad": False})]
 KINDS += [("lp", {"p": p}) for p in (1, 2, 3)]
@@ -73,7 +77,7 @@ def test_max_of_every_dtype_with_indices(dtype):
     check_program(b, outs, {"x": a})
 
 
-@pytest.mark.parametrize("kind,dtype", itertools.product(["avg", "lp"], [DType.F16, DType.BF16, DType.F64]))
+@pytest.mark.parametrize("kind,dtype", list(itertools.product(["avg", "lp"], [DType.F16, DType.BF16, DType.F64])))
 def test_other_floats(kind, dtype):
     b = Builder()
     x = b.input("x", dtype, (2, 6, 5, 3))

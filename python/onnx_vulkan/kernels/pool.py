@@ -142,9 +142,7 @@ def _lp(params: Params, instr: Instr, cell: str, at: list[str]) -> Accumulate:
         return before, [f"sum += abs({cell});"], [], {instr.outputs[0]: "sum"}
     if p == 2:
         return before, [f"{compute} x = {cell};", "sum += x * x;"], ["sum = sqrt(sum);"], {instr.outputs[0]: "sum"}
-    power, root = (
-        params.literal(Value(acc, (), "", np.asarray(e, acc.numpy).reshape(()))) for e in (float(p), 1.0 / float(p))
-    )
+    power, root = (params.literal(Value(acc, (), "", np.asarray(e, acc.numpy).reshape(()))) for e in (float(p), 1.0 / float(p)))
     inside = [f"sum += {functions.call('pow', acc, [f'abs({cell})', power])};"]
     after = [f"sum = {functions.call('pow', acc, ['sum', root])};"]
     return before, inside, after, {instr.outputs[0]: "sum"}
