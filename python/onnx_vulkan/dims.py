@@ -39,6 +39,7 @@ __all__ = [
     "product",
     "require_same",
     "same",
+    "substitute",
     "symbol",
     "symbols_of",
 ]

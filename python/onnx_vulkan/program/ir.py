@@ -40,9 +40,9 @@ primitive             meaning (numpy); attrs
 past the end read padding), ``out_spatial`` (Extents; the size decides, not a formula). ``conv``: w ``[*kernel, C/groups, M]``,
 attrs ``groups``, ``acc``. ``conv_transpose``: w ``[*kernel, C, M/groups]`` where the C input channels and M output channels are
 split into ``groups`` in order; out[o] sums x[i]*w[k] with ``o = i*stride - pad_begin + k*dilation``. ``max``/``avg``/``lp``:
-attrs ``kernel``; padding counts as -inf (lowest) for max, is left out of avg's divisor unless ``count_include_pad`` (then cells inside
-``pads`` count, cells beyond ``pads_end`` never do), adds 0 for lp (exponent ``p``). ``max`` with ``indices`` true has a second
-int64 output: the flat index into the channels-last spatial plane of the first largest element, ``-1``-free.
+attrs ``kernel``; padding counts as -inf (lowest) for max, is left out of avg's divisor unless ``count_include_pad`` (then
+cells inside ``pads`` count, cells beyond ``pads_end`` never do), adds 0 for lp (exponent ``p``). ``max`` with ``indices`` true
+has a second int64 output: the flat index into the channels-last spatial plane of the first largest element.
 
 Composites are an open set (:mod:`onnx_vulkan.program.composites`): instructions with a decomposition into primitives that a
 backend may run by a kernel of their own.

@@ -1,8 +1,9 @@
 """Rebuilds a Program in a canonical form: transposes and reshapes sink towards the outputs until they meet and cancel.
 
 This is also the layout pass. Windows are channels-last from their lowering, each between two transposes; sinking the one
-after a window through elementwise, reducing and joining instructions brings it to the one before the next window, and the pair is nothing.
-An instruction is moved only when all its full-size operands agree, so no transpose is ever added to a tensor that had none.
+after a window through elementwise, reducing and joining instructions brings it to the one before the next window, and the
+pair is nothing. An instruction is moved only when all its full-size operands agree, so no transpose is ever added to a tensor
+that had none.
 """
 
 from __future__ import annotations

@@ -1,0 +1,391 @@
+"""Turns steps and numbers into a plan: which variants, where each value lies, which barriers, which words.
+
+Nothing here touches Vulkan: pipelines and weights come in as numbers by two callbacks, and the result is
+:class:`~onnx_vulkan.plan.table.PlanTables`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from onnx_vulkan.codegen.kernel import Kernel, Launch, Limits, Step
+from onnx_vulkan.dims import Dim, Extent, Guard, evaluate, product, substitute, symbols_of
+from onnx_vulkan.errors import Unsupported
+from onnx_vulkan.plan.arena import ALIGNMENT, place
+from onnx_vulkan.plan.table import (
+    COMMAND,
+    GUARD,
+    IO,
+    KEY,
+    PATCH,
+    RELOC,
+    Op,
+    PatchKind,
+    PlanTables,
+    Segment,
+    divisor_words,
+    encode,
+)
+from onnx_vulkan.program.ir import Value
+
+__all__ = ["PlanInput", "PlanOutput", "PlanRequest", "Range", "build_plan"]
+
+MAX_ELEMENTS = (1 << 31) - 1
+"""Kernels index elements with 32-bit integers."""
+
+IO_UNUSED, IO_HOST_KNOWN = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInput:
+    """An input of the block: its value, and its bytes when they are part of the key."""
+
+    value: Value
+    host_bytes: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOutput:
+    """An output of the block: the stored value that holds its bytes (written by a step, no two outputs the same), and the
+    shape that the caller sees."""
+
+    value: Value
+    shape: tuple[Extent, ...]
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """All that a plan is made from. ``numbers`` gives every symbol its number; those in ``runtime`` may change from run to run
+    up to the capacity given there."""
+
+    steps: Sequence[Step]
+    inputs: Sequence[PlanInput]
+    outputs: Sequence[PlanOutput]
+    guards: Sequence[Guard]
+    numbers: Mapping[str, int]
+    runtime: Mapping[str, int]
+    limits: Limits
+    pipelines: Callable[[Sequence[tuple[Kernel, tuple[int, ...], bool]]], Sequence[int]]
+    """Pipeline handles for (kernel, specialization constants, parameters in the record)."""
+    weight: Callable[[Value], int]
+    """The device address of a constant."""
+    direct_input: bool = True
+    direct_output: bool = True
+    external: bool = False
+    """Inputs and outputs are reached through the addresses of each run (device-memory mode)."""
+    barrier_everywhere: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bytes ``start`` to ``end`` of a segment."""
+
+    segment: int
+    start: int
+    end: int
+
+    def overlaps(self, other: Range) -> bool:
+        return self.segment == other.segment and self.start < other.end and other.start < self.end
+
+
+@dataclass
+class _Tables:
+    commands: list[tuple[int, ...]] = field(default_factory=list)
+    push: bytearray = field(default_factory=bytearray)
+    record: bytearray = field(default_factory=bytearray)
+    relocs: list[tuple[int, ...]] = field(default_factory=list)
+    patches: list[tuple[int, ...]] = field(default_factory=list)
+    code: list[int] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+    hazards: list[tuple[list[Range], list[Range]]] = field(default_factory=list)
+
+
+class _Planner:
+    def __init__(self, request: PlanRequest):
+        self.q = request
+        self.sizes = {**request.numbers, **request.runtime}
+        self.symbols = {name: n for n, name in enumerate(request.runtime)}
+        self.cache: dict[Extent, int] = {}
+        self.t = _Tables()
+        self.where: dict[Value, tuple[int, int]] = {}
+        self.input_of = {i.value: n for n, i in enumerate(request.inputs)}
+        self.output_of: dict[Value, int] = {}
+        self.launches: list[Launch] = []
+        self.expressions: dict[Extent, int] = {}
+
+    # ------------------------------------------------------------------------------------------------ numbers
+    def at(self, e: Extent) -> int:
+        """The number that an extent is, run-time symbols at their capacity."""
+        if not isinstance(e, Dim):
+            return e
+        n = self.cache.get(e)
+        if n is None:
+            n = self.cache[e] = evaluate(e, self.sizes)
+        return n
+
+    def varies(self, e: Extent) -> bool:
+        """Whether an extent depends on a run-time symbol."""
+        return bool(self.symbols) and isinstance(e, Dim) and not symbols_of(e).isdisjoint(self.symbols)
+
+    def bytes_of(self, v: Value) -> int:
+        n = self.at(product(v.shape))
+        if n > MAX_ELEMENTS:
+            raise Unsupported(
+                f"a tensor of {n} elements (shape {[self.at(e) for e in v.shape]}) is larger than the {MAX_ELEMENTS} that "
+                f"kernels can index; use a smaller batch or input size"
+            )
+        return n * v.dtype.size
+
+    def expression(self, e: Extent) -> int:
+        start = self.expressions.get(e)
+        if start is None:
+            bound = _bind(e, self.q.numbers, self.symbols)
+            start = self.expressions[e] = encode(bound, self.symbols, self.t.code)
+        return start
+
+    # ------------------------------------------------------------------------------------------------ places
+    def schedule(self) -> None:
+        for step in self.q.steps:
+            if all(self.bytes_of(v) == 0 for v in step.writes):
+                continue
+            self.launches.extend(step.launches(self.at, self.q.limits))
+
+    def place(self) -> tuple[int, int, int]:
+        """Give every value its place; returns the sizes of the arena, input and output segments."""
+        q = self.q
+        first: dict[Value, int] = {}
+        last: dict[Value, int] = {}
+        read: set[Value] = set()
+        for n, launch in enumerate(self.launches):
+            for v in (*launch.kernel.reads, *launch.kernel.writes):
+                if not v.is_const:
+                    first.setdefault(v, n)
+                    last[v] = n
+            read.update(launch.kernel.reads)
+        input_size = 0
+        for i in q.inputs:
+            self.where[i.value] = (Segment.INPUT, input_size)
+            input_size += -(-max(self.bytes_of(i.value), 1) // ALIGNMENT) * ALIGNMENT
+        output_size = 0
+        self.output_offsets: list[int] = []
+        for n, o in enumerate(q.outputs):
+            self.output_offsets.append(output_size)
+            self.output_of[o.value] = n
+            if o.value in first and (q.external or q.direct_output or o.value not in read):
+                self.where[o.value] = (Segment.OUTPUT, output_size)
+            elif o.value in first:
+                last[o.value] = len(self.launches)
+            output_size += -(-max(self.bytes_of(o.value), 1) // ALIGNMENT) * ALIGNMENT
+        inner = [v for v in first if v not in self.where]
+        offsets, arena_size = place([(self.bytes_of(v), first[v], last[v]) for v in inner])
+        for v, offset in zip(inner, offsets, strict=True):
+            self.where[v] = (Segment.ARENA, offset)
+        return arena_size, input_size, output_size
+
+    def range_of(self, v: Value) -> Range | None:
+        if v.is_const:
+            return None
+        segment, offset = self.where[v]
+        return Range(int(segment), offset, offset + max(self.bytes_of(v), 1))
+
+    def is_external(self, v: Value) -> bool:
+        if not self.q.external or v.is_const:
+            return False
+        return v in self.input_of or self.where[v][0] == Segment.OUTPUT
+
+    # ------------------------------------------------------------------------------------------------ commands
+    def command(self, op: Op, **fields: int) -> None:
+        row = dict.fromkeys(COMMAND.names or (), 0)
+        row.update(fields, op=int(op))
+        self.t.commands.append(tuple(row.values()))
+
+    def emit(self) -> list[int]:
+        """Commands for all launches; returns the pipelines."""
+        in_record = [self.needs_record(launch) for launch in self.launches]
+        wanted: dict[tuple[Kernel, tuple[int, ...], bool], int] = {}
+        for launch, record in zip(self.launches, in_record, strict=True):
+            wanted.setdefault((launch.kernel, launch.variant.spec, record), len(wanted))
+        pipelines = list(self.q.pipelines(list(wanted)))
+        pending_reads: list[Range] = []
+        pending_writes: list[Range] = []
+        for launch, record in zip(self.launches, in_record, strict=True):
+            kernel = launch.kernel
+            reads = [r for r in map(self.range_of, kernel.reads) if r is not None]
+            writes = [r for r in map(self.range_of, kernel.writes) if r is not None]
+            grid = launch.variant.grid
+            if any(not self.varies(g) and self.at(g) == 0 for g in grid):
+                continue
+            if self.q.barrier_everywhere or _conflict(reads, writes, pending_reads, pending_writes):
+                self.command(Op.BARRIER)
+                pending_reads.clear()
+                pending_writes.clear()
+            pending_reads += reads
+            pending_writes += writes
+            self.t.hazards.append((reads, writes))
+            self.dispatch(launch, wanted[kernel, launch.variant.spec, record], record)
+        self.copies()
+        return pipelines
+
+    def needs_record(self, launch: Launch) -> bool:
+        params = launch.kernel.params
+        if params.size > 128:
+            return True
+        for p in params.entries:
+            if p.value is not None:
+                if self.is_external(p.value):
+                    return True
+            elif self.varies(p.extent):
+                return True
+        return False
+
+    def dispatch(self, launch: Launch, pipeline: int, record: bool) -> None:
+        t = self.t
+        label = t.labels.setdefault(launch.kernel.label, len(t.labels))
+        if record:
+            t.record += bytes(-len(t.record) % 8)
+            base, blob, which = len(t.record), t.record, 1
+        else:
+            base, blob, which = len(t.push), t.push, 0
+        self.write_params(launch.kernel, blob, which)
+        push_offset, push_size = base, len(blob) - base
+        if record:
+            push_offset, push_size = len(t.push), 8
+            t.push += bytes(8)
+            t.relocs.append((0, push_offset, int(Segment.RECORD), 0, base))
+        grid = launch.variant.grid
+        if any(map(self.varies, grid)):
+            at = len(t.record)
+            for g in grid:
+                t.patches.append((int(PatchKind.U32), len(t.record), self.expression(g), 0))
+                t.record += struct.pack("<I", self.at(g))
+            self.command(Op.DISPATCH_INDIRECT, pipeline=pipeline, push_offset=push_offset, push_size=push_size, label=label, a=at)
+            return
+        x, y, z = map(self.at, grid)
+        self.command(Op.DISPATCH, pipeline=pipeline, push_offset=push_offset, push_size=push_size, label=label, x=x, y=y, z=z)
+
+    def write_params(self, kernel: Kernel, blob: bytearray, which: int) -> None:
+        t = self.t
+        for p in kernel.params.layout():
+            at = len(blob)
+            if p.kind in ("read", "write"):
+                assert p.value is not None
+                blob += struct.pack("<Q", self.pointer(p.value, at, which))
+            elif p.kind == "error":
+                t.relocs.append((which, at, int(Segment.ERROR), 0, 0))
+                blob += bytes(8)
+            elif p.kind == "literal":
+                blob += p.data
+            else:
+                self.write_number(p.kind, p.extent, at, blob)
+
+    def pointer(self, v: Value, at: int, which: int) -> int:
+        if v.is_const:
+            return self.q.weight(v)
+        segment, offset = self.where[v]
+        if self.is_external(v):
+            if v in self.input_of:
+                kind, index = PatchKind.EXTERNAL_IN, self.input_of[v]
+            else:
+                kind, index = PatchKind.EXTERNAL_OUT, self.output_of[v]
+            self.t.patches.append((int(kind), at, self.expression(0), index))
+            return 0
+        self.t.relocs.append((which, at, int(segment), 0, offset))
+        return 0
+
+    def write_number(self, kind: str, e: Extent, at: int, blob: bytearray) -> None:
+        n = self.at(e)
+        if kind == "divisor":
+            blob += struct.pack("<III", *divisor_words(n))
+        elif kind == "long":
+            blob += struct.pack("<q", n)
+        else:
+            if not -(1 << 31) <= n < 1 << 31:
+                raise Unsupported(f"a stride or size of {n} does not fit the kernels' 32-bit indices")
+            blob += struct.pack("<i", n)
+        if self.varies(e):
+            patch = {"divisor": PatchKind.DIVISOR, "long": PatchKind.U64}.get(kind, PatchKind.U32)
+            self.t.patches.append((int(patch), at, self.expression(e), 0))
+
+    def copies(self) -> None:
+        """Outputs that other kernels read too lie in the arena and leave by a copy at the end."""
+        todo = [(n, o) for n, o in enumerate(self.q.outputs) if o.value in self.where and self.where[o.value][0] == Segment.ARENA]
+        if todo:
+            self.command(Op.BARRIER)
+        for n, o in todo:
+            segment, offset = self.where[o.value]
+            target, size = self.output_offsets[n], self.bytes_of(o.value)
+            self.command(Op.COPY, x=int(segment), a=offset, y=int(Segment.OUTPUT), b=target, size=size)
+
+    # ------------------------------------------------------------------------------------------------ edges
+    def tables(self) -> PlanTables:
+        q, t = self.q, self.t
+        self.schedule()
+        arena_size, input_size, output_size = self.place()
+        pipelines = self.emit()
+        used = {v for launch in self.launches for v in launch.kernel.reads} | {o.value for o in q.outputs}
+        keys, inputs, host = [], [], b""
+        for i in q.inputs:
+            flags = (0 if i.value in used else IO_UNUSED) | (IO_HOST_KNOWN if i.host_bytes is not None else 0)
+            inputs.append((i.value.rank, i.value.dtype.size, len(keys), flags, self.where[i.value][1], self.bytes_of(i.value)))
+            host += i.host_bytes or b""
+            for e in i.value.shape:
+                keys.append(self.key_row(e))
+        outputs, output_dims = [], []
+        for n, o in enumerate(q.outputs):
+            outputs.append(
+                (len(o.shape), o.value.dtype.size, len(output_dims), 0, self.output_offsets[n], self.bytes_of(o.value))
+            )
+            output_dims += [self.expression(e) for e in o.shape]
+        guards = [(self.expression(g.expr), int(g.kind == "nonneg"), int(g.answer), 0) for g in q.guards if self.varies(g.expr)]
+        return PlanTables(
+            commands=np.array(t.commands, COMMAND),
+            keys=np.array(keys, KEY),
+            inputs=np.array(inputs, IO),
+            outputs=np.array(outputs, IO),
+            output_dims=output_dims,
+            code=t.code,
+            push=bytes(t.push),
+            record=bytes(t.record),
+            host_keys=host,
+            relocs=np.array(t.relocs, RELOC),
+            patches=np.array(t.patches, PATCH),
+            guards=np.array(guards, GUARD),
+            pipelines=pipelines,
+            labels=list(t.labels),
+            arena_size=arena_size,
+            input_size=input_size,
+            output_size=output_size,
+            n_symbols=len(self.symbols),
+        )
+
+    def key_row(self, e: Extent) -> tuple[int, int, int]:
+        if self.varies(e):
+            (name,) = symbols_of(e)
+            return self.symbols[name], 0, self.q.runtime[name]
+        return -1, 0, self.at(e)
+
+
+def _bind(e: Extent, numbers: Mapping[str, int], runtime: Mapping[str, int]) -> Extent:
+    """*e* with every symbol that is not run-time replaced by its number."""
+    if not isinstance(e, Dim):
+        return e
+    return substitute(e, {name: numbers[name] for name in symbols_of(e) if name not in runtime})
+
+
+def _conflict(reads: Sequence[Range], writes: Sequence[Range], before_r: Sequence[Range], before_w: Sequence[Range]) -> bool:
+    """Whether a launch must wait: it reads or writes what was written, or writes what was read, since the last barrier."""
+    return any(a.overlaps(b) for b in before_w for a in (*reads, *writes)) or any(a.overlaps(b) for b in before_r for a in writes)
+
+
+def build_plan(request: PlanRequest) -> tuple[PlanTables, list[tuple[list[Range], list[Range]]]]:
+    """The plan of a request, and what each of its dispatches reads and writes (for :mod:`onnx_vulkan.plan.verify`).
+
+    Raises Unsupported where a tensor is too large for the kernels' indices.
+    """
+    planner = _Planner(request)
+    tables = planner.tables()
+    return tables, planner.t.hazards
