@@ -308,12 +308,14 @@ _local = threading.local()
 class Scope:
     """Answers decisions about Dims while it is active (``with Scope(values): ...``); one a thread, they nest.
 
-    ``values`` maps every symbol to its number, or is None while claiming. ``guards`` collects what was decided.
+    ``values`` maps every symbol to its number, or is None while claiming. ``guards`` collects what was decided. While
+    claiming, ``assumed`` holds answers that are taken instead of the generic ones, by kind and expression.
     """
 
     def __init__(self, values: Mapping[str, int] | None = None):
         self.values = values
         self.guards: dict[Guard, None] = {}
+        self.assumed: dict[tuple[str, Dim], bool] = {}
         self._generic: dict[str, int] = {}
         self._outer: Scope | None = None
 
@@ -330,6 +332,8 @@ class Scope:
         if not isinstance(e, Dim):
             return e == 0 if kind == "zero" else e >= 0
         if self.values is None:
+            if (kind, e) in self.assumed:
+                return self.assumed[kind, e]
             if kind == "zero":
                 return False
             for name in symbols_of(e):

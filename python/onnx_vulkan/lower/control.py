@@ -23,14 +23,22 @@ _VERSIONS = [1, 11, 13, 16, 19, 21, 23, 24, 25]
 
 @lowers("If", _VERSIONS, note="the condition must be known before the run")
 def if_(b: LowerContext, condition: Host, *, then_branch: Graph, else_branch: Graph) -> tuple[Operand, ...]:
-    """Inlines the branch that is taken; while claiming an undecided one, both must do and agree on types."""
+    """Inlines the branch that is taken. While claiming an undecided one both must do; where they differ in type or rank, the
+    driver tries which answer the rest of the graph stands."""
     answer = condition.items()[0]
     if not isinstance(answer, Unknown):
         return b.inline(then_branch if answer else else_branch, ())
-    then, other = b.inline(then_branch, ()), b.inline(else_branch, ())
+    try:
+        then = b.inline(then_branch, ())
+    except Unsupported:
+        b.inline(else_branch, ())  # so that the questions of both are met
+        raise
+    other = b.inline(else_branch, ())
     for t, o in zip(then, other, strict=True):
         if t.dtype is not o.dtype or len(t.shape) != len(o.shape):
-            raise Unsupported("its condition depends on the run's shapes, and its branches differ in type or rank")
+            if answer.question is None:
+                raise Unsupported("its condition depends on the run's shapes, and its branches differ in type or rank")
+            b.forks.setdefault(answer.question)
     return then if answer.generic else other
 
 

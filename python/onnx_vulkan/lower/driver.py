@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from onnx_vulkan.dims import Extent, current_scope, product, symbol
+from onnx_vulkan.dims import Dim, Extent, current_scope, product, symbol
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import OnnxVulkanError, Refusal, RefusedError, ShapeMismatch, Unsupported
 from onnx_vulkan.graph import Array, Graph, Node, TensorType
@@ -39,6 +39,9 @@ HOST_LIMIT = 4096
 
 HOST_INPUT_LIMIT = 64
 """The most elements of a graph input whose values may decide shapes (they are part of the plan's key)."""
+
+FORK_LIMIT = 16
+"""The most questions that claiming tries the other answer of."""
 
 
 @dataclass(slots=True)
@@ -158,8 +161,34 @@ def lower_graph(
     broken shape constraint raises ShapeMismatch. Without it, refusals are collected and the outputs of a refused node stand in as
     if they were inputs.
     """
-    root = _Driver(graph, host_values or {}, strict)
-    return root.run(shapes or {})
+    if not strict and current_scope().values is None:
+        return _claim(graph, shapes or {})
+    return _Driver(graph, host_values or {}, strict).run(shapes or {})
+
+
+def _claim(graph: Graph, shapes: Mapping[str, tuple[Extent, ...]]) -> Lowered:
+    """Lower before any shape is known, settling the undecided questions on which types hang (an ``If`` whose branches differ
+    in rank) so that the fewest nodes are refused. A run that answers such a question otherwise is refused when it is bound.
+    """
+    scope = current_scope()
+    before = dict(scope.assumed)
+    tried: set[tuple[str, Dim]] = set()
+    best = _Driver(graph, {}, False)
+    lowered = best.run(shapes)
+    while best.troubles and len(tried) < FORK_LIMIT:
+        question = next((q for q in best.b.forks if q not in tried), None)
+        if question is None:
+            break
+        tried.add(question)
+        scope.assumed[question] = not scope.decide(*question)
+        other = _Driver(graph, {}, False)
+        result = other.run(shapes)
+        if other.troubles < best.troubles:
+            best, lowered = other, result
+        else:
+            del scope.assumed[question]
+    scope.assumed = before
+    return lowered
 
 
 class _Driver:
@@ -171,7 +200,9 @@ class _Driver:
         self.host_values = host_values
         self.b = LowerContext()
         self.b.inline = self.inline
+        self.b.forks = {}
         self.refusals: list[Refusal] = []
+        self.troubles = 0  # refusals, those inside bodies included
         self.host_inputs: dict[str, None] = {}
         self.frame = _Frame(graph, None)
         self.origins: dict[Value, tuple[_Frame, str]] = {}  # what a body gave, and its name there
@@ -251,6 +282,7 @@ class _Driver:
         reason = reason if reason.endswith((".", ")", "!")) else reason + "."
         refusal = Refusal(node.name, node.op_type, node.domain, node.since_version, check, reason)
         self.refusals.append(refusal)
+        self.troubles += 1
         for name in filter(None, node.outputs):
             declared = self.frame.graph.types.get(name, TensorType(None, None))
             if self.strict or declared.dtype is None or declared.shape is None:

@@ -94,13 +94,17 @@ def truth(kind: str, a: Any, b: Any) -> bool | Unknown:
         a, b = (int(v) if isinstance(v, float) else v for v in (a, b))
     difference = a - b
     answer = is_zero(difference) if kind == "eq" else at_least(difference, 0)
-    if not isinstance(difference, Dim) or current_scope().values is not None:
+    scope = current_scope()
+    if not isinstance(difference, Dim) or scope.values is not None:
+        return answer
+    question = ("zero" if kind == "eq" else "nonneg", difference)
+    if question in scope.assumed:
         return answer
     if _nonnegative(difference):
-        return True if kind == "ge" else (False if _nonnegative(difference - 1) else Unknown(False))
+        return True if kind == "ge" else (False if _nonnegative(difference - 1) else Unknown(False, question))
     if _nonnegative(-1 - difference):
         return False
-    return Unknown(answer)
+    return Unknown(answer, question)
 
 
 def _fractional(kind: str, a: Any, b: Any) -> bool | Unknown:
@@ -114,7 +118,7 @@ def _fractional(kind: str, a: Any, b: Any) -> bool | Unknown:
 
 def _not(v: bool | Unknown) -> bool | Unknown:
     if isinstance(v, Unknown):
-        return Unknown(None if v.generic is None else not v.generic)
+        return Unknown(None if v.generic is None else not v.generic, v.question)
     return not v
 
 

@@ -62,10 +62,12 @@ MAX_OPSET = 28
 class Unknown:
     """A host element that only a run can tell, met while claiming (e.g. ``shape == 1``, ``sqrt(width)``).
 
-    ``generic`` is the answer of the generic run for a bool, None where there is none.
+    ``generic`` is the answer of the generic run for a bool, None where there is none. ``question`` is the one decision (its kind
+    and expression, as :class:`~onnx_vulkan.dims.Scope` knows them) that settles it, where it hangs on a single one.
     """
 
     generic: bool | None = None
+    question: tuple[str, Dim] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,6 +114,8 @@ class LowerContext(Builder):
     node: Node
     inline: Callable[[Graph, Sequence[Operand]], tuple[Operand, ...]]
     """Lowers a body (If, Loop, Scan) in place: its inputs are bound to the operands, its outputs come back. Set by the driver."""
+    forks: dict[tuple[str, Dim], None]
+    """The undecided questions on which the types of later values hang, met while claiming. Kept by the driver."""
     demanded: bool = False
     """In an evaluation: whether something needs the result on the host. Else it declines what would pin the run's shapes."""
 
