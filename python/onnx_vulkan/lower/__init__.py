@@ -5,6 +5,7 @@ from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its op
     control,
     conv,
     elementwise,
+    fused,
     host,
     host_tensors,
     indexing,
@@ -12,8 +13,11 @@ from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its op
     movement,
     norm,
     pool,
+    quantize,
     reduction,
+    resize,
     rnn,
+    sorting,
     sources,
 )
 from onnx_vulkan.lower.driver import Lowered, check_dtypes, check_opset, host_symbol, lower_graph

@@ -13,7 +13,7 @@ from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
 
-__all__: list[str] = []
+__all__ = ["average", "lp_norm"]
 
 
 def _check_rank(x: Value) -> None:
@@ -110,6 +110,12 @@ def max_pool(
     return _max_pool(b, x, window, storage_order)
 
 
+def average(b: Builder, x: Value, window: Window, count_include_pad: bool) -> Value:
+    """The average of each window of ONNX-ordered *x*."""
+    (y,) = _pool(b, "avg", x, window, count_include_pad=count_include_pad)
+    return channels_first(b, y)
+
+
 @lowers("AveragePool", versions=[1, 7, 10, 11, 19, 22], dtypes={"x": FLOATS}, note="1 to 3 spatial axes")
 def average_pool(
     b: LowerContext,
@@ -128,8 +134,7 @@ def average_pool(
     window = plan_window(
         x.shape[2:], kernel_shape, auto_pad=auto_pad, dilations=dilations, pads=pads, strides=strides, ceil_mode=ceil_mode
     )
-    (y,) = _pool(b, "avg", x, window, count_include_pad=bool(count_include_pad))
-    return channels_first(b, y)
+    return average(b, x, window, bool(count_include_pad))
 
 
 @lowers("LpPool", versions=[1, 2, 11, 18, 22], dtypes={"x": FLOATS}, note="1 to 3 spatial axes")

@@ -1,0 +1,545 @@
+"""Resize and Upsample: separable, one axis after the other, by gathers (or repeats) along the axis.
+
+Where an output index falls in the input is a line ``(a*o + b) / c`` with integer coefficients, also for symbolic extents; nearest
+neighbours on symbolic extents are exact integer arithmetic, so no rounding of the device can pick another pixel. With known
+numbers the coordinates are computed here in float32, as ONNX Runtime does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onnx_vulkan.dims import Dim, Extent, at_least, current_scope, evaluate, is_one, same, symbol
+from onnx_vulkan.dtypes import FLOATS, NUMERIC, DType
+from onnx_vulkan.errors import ShapeMismatch, Unsupported
+from onnx_vulkan.lower.norm import axis_of
+from onnx_vulkan.lower.registry import Host, LowerContext, Unknown, lowers
+from onnx_vulkan.program.builder import Builder
+from onnx_vulkan.program.interp import interpret
+from onnx_vulkan.program.ir import Value
+
+__all__ = ["fold", "pinned"]
+
+Line = tuple[Extent, Extent, Extent]
+
+_COORDINATES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+)
+
+
+def pinned(e: Extent) -> int | None:
+    """The number of *e* in this run (the structure then serves no other), None while claiming."""
+    if isinstance(e, int):
+        return e
+    values = current_scope().values
+    if values is None:
+        return None
+    n = evaluate(e, values)
+    same(e, n)
+    return n
+
+
+def fold(b: Builder, make: Callable[[Builder], Sequence[Value]]) -> list[Value]:
+    """What *make* computes from constants, as constants."""
+    scratch = Builder()
+    return [b.const(v) for v in interpret(scratch.finish(make(scratch)), {})]
+
+
+# ------------------------------------------------------------------------------------------------------ coordinates
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """How one axis is resized. ``scale`` is out / size as a fraction; both parts may be symbolic.
+
+    ``roi`` (start, end) matters for ``tf_crop_and_resize`` only.
+    """
+
+    axis: int
+    size: Extent
+    out: Extent
+    scale: tuple[Extent, Extent]
+    roi: tuple[float, float] = (0.0, 1.0)
+
+    @property
+    def is_unscaled(self) -> bool:
+        p, q = self.scale
+        return same(p, q) and self.roi == (0.0, 1.0)
+
+
+def fraction(scale: float) -> tuple[int, int]:
+    """The plainest fraction that rounds to the float32 *scale*: what the model's author meant by 0.7 or 4/3."""
+    single = np.float32(scale)
+    for limit in (1, 16, 256, 4096, 65536):
+        f = Fraction(float(single)).limit_denominator(limit)
+        if np.float32(f.numerator / f.denominator) == single:
+            return f.numerator, f.denominator
+    f = Fraction(float(single))
+    return f.numerator, f.denominator
+
+
+def _line(mode: str, a: Axis) -> Line:
+    """``(a, b, c)`` with x_original = (a*o + b) / c, by the formulas of Resize-19."""
+    p, q = a.scale
+    if mode == "asymmetric":
+        return q, 0, p
+    if mode == "align_corners":
+        return (0, 0, 1) if is_one(a.out) else (a.size - 1, 0, a.out - 1)
+    if mode == "tf_half_pixel_for_nn":
+        return 2 * q, q, 2 * p
+    if mode == "half_pixel_symmetric":
+        return 2 * q, a.size * p - a.out * q + q - p, 2 * p
+    if mode == "pytorch_half_pixel" and is_one(a.out):
+        return 0, 0, 1
+    return 2 * q, q - p, 2 * p
+
+
+def _known_coordinates(mode: str, a: Axis, out: int, size: int, scale: np.float32) -> NDArray[np.float32]:
+    """x_original of every output index, in float32 operation by operation."""
+    f = np.float32
+    o = np.arange(out, dtype=np.float32)
+    half = f(0.5)
+    if mode == "asymmetric":
+        return o / scale
+    if mode == "align_corners":
+        return o * f(0) if out == 1 else o * f(size - 1) / f(out - 1)
+    if mode == "tf_half_pixel_for_nn":
+        return (o + half) / scale
+    if mode == "half_pixel_symmetric":
+        adjustment = f(out) / (scale * f(size))
+        center = f(size) / f(2)
+        return center * (f(1) - adjustment) + (o + half) / scale - half
+    if mode == "tf_crop_and_resize":
+        start, end = f(a.roi[0]), f(a.roi[1])
+        if out == 1:
+            return np.full(1, half * (start + end) * f(size - 1), np.float32)
+        return start * f(size - 1) + (o * (end - start) * f(size - 1)) / f(out - 1)
+    if mode == "pytorch_half_pixel" and out == 1:
+        return o * f(0)
+    return (o + half) / scale - half
+
+
+def _numbers(a: Axis) -> tuple[int, int, np.float32] | None:
+    """out, size, scale as numbers, where none is symbolic."""
+    p, q = a.scale
+    if isinstance(a.out, Dim) or isinstance(a.size, Dim) or isinstance(p, Dim) or isinstance(q, Dim):
+        return None
+    return a.out, a.size, np.float32(p / q)
+
+
+def _coordinate(b: Builder, mode: str, a: Axis) -> Value:
+    """x_original as a float32 vector; a constant where all is known."""
+    known = _numbers(a)
+    if mode == "tf_crop_and_resize" and known is None:  # its roi is no line with integer coefficients
+        out, size = pinned(a.out), pinned(a.size)
+        if out is None or size is None:
+            return b.iota((a.out,), 0, DType.F32)  # claiming: any vector will do
+        known = out, size, np.float32(1)
+    if known is not None:
+        return b.const(_known_coordinates(mode, a, *known))
+    first, step, divisor = _line(mode, a)[1], _line(mode, a)[0], _line(mode, a)[2]
+    numerator = b.cast(b.iota((a.out,), 0, _index_type(a, step, first), first, step), DType.F32)
+    return b.map("div", numerator, _extent(b, divisor, DType.F32))
+
+
+def _extent(b: Builder, e: Extent, dtype: DType) -> Value:
+    return b.scalar(e, dtype) if isinstance(e, int) else b.cast(b.dims([e], ()), dtype)
+
+
+def _index_type(a: Axis, step: Extent, first: Extent) -> DType:
+    """int32 where every value of the line fits."""
+    return DType.I32 if at_least(2**30, step * a.out) and at_least(2**30, first) else DType.I64
+
+
+# ---------------------------------------------------------------------------------------------------------- nearest
+
+_NEAREST: dict[str, Callable[[Extent, Extent, Extent], Line]] = {
+    "floor": lambda a, b, c: (a, b, c),
+    "ceil": lambda a, b, c: (a, b + c - 1, c),
+    "round_prefer_floor": lambda a, b, c: (2 * a, 2 * b + c - 1, 2 * c),  # ceil(v - 1/2)
+    "round_prefer_ceil": lambda a, b, c: (2 * a, 2 * b + c, 2 * c),  # floor(v + 1/2)
+}
+
+
+def _repeats(line: Line, a: Axis) -> int | None:
+    """k where the line is ``o // k`` and the output k times the input: every element k times in a row."""
+    step, first, divisor = line
+    if isinstance(step, int) and step < 1:
+        return None
+    k = divisor // step
+    if not isinstance(k, int) or k < 1 or divisor - k * step != 0:
+        return None
+    if not at_least(first, 0) or not at_least(step - 1, first):
+        return None
+    return k if same(a.out, a.size * k) else None
+
+
+def _nearest_index(b: Builder, mode: str, rounding: str, a: Axis) -> Value:
+    known = _numbers(a)
+    if known is not None or mode == "tf_crop_and_resize":
+        rounded = {
+            "floor": lambda s, x: s.floor(x),
+            "ceil": lambda s, x: s.ceil(x),
+            "round_prefer_floor": lambda s, x: s.ceil(s.sub(x, s.scalar(0.5, DType.F32))),
+            "round_prefer_ceil": lambda s, x: s.floor(s.add(x, s.scalar(0.5, DType.F32))),
+        }[rounding]
+        coordinate = _coordinate(b, mode, a)
+
+        def make(s: Builder) -> list[Value]:
+            return [_clamped(s, rounded(s, coordinate), a)]
+
+        return fold(b, make)[0] if coordinate.is_const else make(b)[0]
+    step, first, divisor = _NEAREST[rounding](*_line(mode, a))
+    dtype = _index_type(a, step, first)
+    numerator = b.map("max", b.iota((a.out,), 0, dtype, first, step), b.scalar(0, dtype))
+    index = b.map("div", numerator, _extent(b, divisor, dtype))
+    return b.map("min", index, _extent(b, a.size - 1, dtype))
+
+
+def _clamped(b: Builder, index: Value, a: Axis) -> Value:
+    """A float index limited to the axis, as int32."""
+    last = _extent(b, a.size - 1, DType.F32)
+    return b.cast(b.map("min", b.map("max", index, b.scalar(0, DType.F32)), last), DType.I32)
+
+
+def _resize_nearest(b: Builder, x: Value, mode: str, rounding: str, axes: Sequence[Axis]) -> Value:
+    repeated: dict[int, int] = {}
+    for a in axes:
+        if mode != "tf_crop_and_resize":
+            k = _repeats(_NEAREST[rounding](*_line(mode, a)), a)
+            if k is not None:
+                repeated[a.axis] = k
+                continue
+        x = b.gather(x, _nearest_index(b, mode, rounding, a), a.axis)
+    if repeated:
+        split = [e for i, extent in enumerate(x.shape) for e in ((extent, 1) if i in repeated else (extent,))]
+        spread = [e for i, extent in enumerate(x.shape) for e in ((extent, repeated[i]) if i in repeated else (extent,))]
+        x = b.reshape(b.broadcast(b.reshape(x, split), spread), [e * repeated.get(i, 1) for i, e in enumerate(x.shape)])
+    return x
+
+
+# ---------------------------------------------------------------------------------------------------- linear, cubic
+
+
+def _linear_taps(b: Builder, coordinate: Value, a: Axis) -> list[Value]:
+    """Indices and weights of the two neighbours; outside, the edge counts."""
+    last = _extent(b, a.size - 1, DType.F32)
+    one = b.scalar(1, DType.F32)
+    x = b.map("min", b.map("max", coordinate, b.scalar(0, DType.F32)), last)
+    low = b.map("floor", x)
+    weight = b.map("sub", x, low)
+    high = b.map("min", b.map("add", low, one), last)
+    return [b.cast(low, DType.I32), b.map("sub", one, weight), b.cast(high, DType.I32), weight]
+
+
+def _cubic_taps(b: Builder, coordinate: Value, a: Axis, coeff: float, exclude_outside: bool) -> list[Value]:
+    """Indices and weights of the four neighbours (Keys, "Cubic convolution interpolation", 1981)."""
+
+    def f(v: float) -> Value:
+        return b.scalar(v, DType.F32)
+
+    def polynomial(t: Value, *coefficients: float) -> Value:
+        y = f(coefficients[0])
+        for c in coefficients[1:]:
+            y = b.map("add", b.map("mul", y, t), f(c))
+        return y
+
+    base = b.map("floor", coordinate)
+    s = b.map("sub", coordinate, base)
+    flipped = b.map("sub", f(1), s)
+    near, far = (coeff + 2, -(coeff + 3), 0.0, 1.0), (coeff, -5 * coeff, 8 * coeff, -4 * coeff)
+    weights = [
+        polynomial(b.map("add", s, f(1)), *far),
+        polynomial(s, *near),
+        polynomial(flipped, *near),
+        polynomial(b.map("add", flipped, f(1)), *far),
+    ]
+    last = _extent(b, a.size - 1, DType.F32)
+    indices = [b.map("add", base, f(j - 1)) for j in range(4)]
+    if exclude_outside:
+        inside = [b.map("and", b.map("ge", i, f(0)), b.map("le", i, last)) for i in indices]
+        weights = [b.map("select", ok, w, f(0)) for ok, w in zip(inside, weights, strict=True)]
+        total = weights[0]
+        for w in weights[1:]:
+            total = b.map("add", total, w)
+        weights = [b.map("div", w, total) for w in weights]
+    return [v for i, w in zip(indices, weights, strict=True) for v in (_clamped(b, i, a), w)]
+
+
+def _interpolate(b: Builder, x: Value, a: Axis, taps: Sequence[Value]) -> Value:
+    """The weighted sum of gathers along the axis; *taps* alternates indices and weights."""
+    column = (a.out, *(1,) * (x.rank - 1 - a.axis))
+    total: Value | None = None
+    for index, weight in zip(taps[::2], taps[1::2], strict=True):
+        part = b.map("mul", b.gather(x, index, a.axis), b.reshape(weight, column))
+        total = part if total is None else b.map("add", total, part)
+    assert total is not None
+    return total
+
+
+def _antialias_matrix(
+    coordinates: NDArray[np.float32], size: int, scale: float, cubic: bool, coeff: float
+) -> NDArray[np.float32]:
+    """Weights ``[out, size]`` of the filter widened by 1/scale, normalised over the cells inside the tensor."""
+    narrow = min(scale, 1.0)
+    reach = (2.0 if cubic else 1.0) / narrow
+    matrix = np.zeros((len(coordinates), size), np.float64)
+    for o, centre in enumerate(coordinates.astype(np.float64)):
+        cells = np.arange(max(int(np.floor(centre - reach)), 0), min(int(np.ceil(centre + reach)), size - 1) + 1)
+        t = np.abs(cells - centre) * narrow
+        if cubic:
+            near = ((coeff + 2) * t - (coeff + 3)) * t * t + 1
+            far = ((coeff * t - 5 * coeff) * t + 8 * coeff) * t - 4 * coeff
+            w = np.where(t <= 1, near, np.where(t < 2, far, 0))
+        else:
+            w = np.clip(1 - t, 0, None)
+        matrix[o, cells] = w / w.sum()
+    return matrix.astype(np.float32)
+
+
+def _antialias(b: Builder, x: Value, mode: str, a: Axis, cubic: bool, coeff: float) -> Value:
+    out, size, p, q = (pinned(e) for e in (a.out, a.size, *a.scale))
+    if out is None or size is None or p is None or q is None:
+        weights = b.full((a.out, a.size), 0, DType.F32)  # claiming: any matrix will do
+    else:
+        coordinates = _known_coordinates(mode, a, out, size, np.float32(p / q))
+        weights = b.const(_antialias_matrix(coordinates, size, p / q, cubic, coeff))
+    order = [i for i in range(x.rank) if i != a.axis] + [a.axis]
+    back = sorted(range(x.rank), key=order.__getitem__)
+    moved = b.transpose(x, order)
+    flat = b.reshape(moved, (_count(moved.shape[:-1]), a.size))
+    y = b.contract(flat, b.transpose(weights, (1, 0)))
+    return b.transpose(b.reshape(y, (*moved.shape[:-1], a.out)), back)
+
+
+def _count(extents: Sequence[Extent]) -> Extent:
+    total: Extent = 1
+    for e in extents:
+        total = total * e
+    return total
+
+
+# ------------------------------------------------------------------------------------------------------------ resize
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    mode: str
+    coordinates: str
+    nearest: str
+    cubic_coeff_a: float = -0.75
+    exclude_outside: bool = False
+    extrapolation_value: float = 0.0
+    antialias: bool = False
+
+
+def _resize(b: Builder, x: Value, axes: Sequence[Axis], options: _Options) -> Value:
+    if options.coordinates not in _COORDINATES:
+        raise Unsupported(f"coordinate_transformation_mode {options.coordinates!r} is unknown")
+    axes = [a for a in axes if not a.is_unscaled]
+    if options.mode == "nearest":
+        if options.nearest not in _NEAREST:
+            raise Unsupported(f"nearest_mode {options.nearest!r} is unknown")
+        y = _resize_nearest(b, x, options.coordinates, options.nearest, axes)
+        return _extrapolate(b, y, axes, options)
+    if options.mode not in ("linear", "cubic"):
+        raise Unsupported(f"mode {options.mode!r} is unknown")
+    if x.dtype not in FLOATS:
+        raise Unsupported(f"mode {options.mode} on {x.dtype.onnx_name}")
+    y = b.cast(x, DType.F32)
+    for a in axes:
+        if options.antialias:
+            y = _antialias(b, y, options.coordinates, a, options.mode == "cubic", options.cubic_coeff_a)
+            continue
+        coordinate = _coordinate(b, options.coordinates, a)
+
+        def make(s: Builder, a: Axis = a, coordinate: Value = coordinate) -> list[Value]:
+            if options.mode == "linear":
+                return _linear_taps(s, coordinate, a)
+            return _cubic_taps(s, coordinate, a, options.cubic_coeff_a, options.exclude_outside)
+
+        known = coordinate.is_const and isinstance(a.size, int)
+        y = _interpolate(b, y, a, fold(b, make) if known else make(b))
+    return b.cast(_extrapolate(b, y, axes, options), x.dtype)
+
+
+def _extrapolate(b: Builder, y: Value, axes: Sequence[Axis], options: _Options) -> Value:
+    """tf_crop_and_resize: places outside the tensor get ``extrapolation_value``."""
+    if options.coordinates != "tf_crop_and_resize":
+        return y
+    for a in axes:
+        x = _coordinate(b, options.coordinates, a)
+        last = _extent(b, a.size - 1, DType.F32)
+        outside = b.map("or", b.map("lt", x, b.scalar(0, DType.F32)), b.map("gt", x, last))
+        column = b.reshape(outside, (a.out, *(1,) * (y.rank - 1 - a.axis)))
+        y = b.map("select", column, b.scalar(options.extrapolation_value, y.dtype), y)
+    return y
+
+
+def _scaled_axes(b: LowerContext, x: Value, axes: Sequence[int], scales: Sequence[Any]) -> list[Axis]:
+    """From scales: the output is ``floor(size * scale)``."""
+    if len(scales) != len(axes):
+        raise ShapeMismatch(f"{len(scales)} scales for {len(axes)} axes")
+    result = []
+    for axis, s in zip(axes, scales, strict=True):
+        size = x.shape[axis]
+        if isinstance(s, Unknown):
+            out = symbol(f"{b.node.name}.resized{axis}")
+            result.append(Axis(axis, size, out, (out, size)))
+            continue
+        p, q = (s, 1) if isinstance(s, Dim) else fraction(float(s))
+        if isinstance(p, int) and p <= 0:
+            raise Unsupported(f"scale {s} is not positive")
+        result.append(Axis(axis, size, (size * p) // q, (p, q)))
+    return result
+
+
+def _sized_axes(b: LowerContext, x: Value, axes: Sequence[int], sizes: Sequence[Any], policy: str) -> list[Axis]:
+    """From sizes: the scale is ``out / size``, one for all axes unless the policy is ``stretch``."""
+    if len(sizes) != len(axes):
+        raise ShapeMismatch(f"{len(sizes)} sizes for {len(axes)} axes")
+    wanted: list[Extent] = [symbol(f"{b.node.name}.resized{a}") if isinstance(s, Unknown) else s for a, s in zip(axes, sizes, strict=True)]
+    for e in wanted:
+        if not at_least(e, 0):
+            raise ShapeMismatch(f"size {e} is negative")
+    if policy == "stretch":
+        return [Axis(a, x.shape[a], w, (w, x.shape[a])) for a, w in zip(axes, wanted, strict=True)]
+    if policy not in ("not_larger", "not_smaller"):
+        raise Unsupported(f"keep_aspect_ratio_policy {policy!r} is unknown")
+    pairs = [(pinned(w), pinned(x.shape[a])) for a, w in zip(axes, wanted, strict=True)]
+    ratios = [np.float32(w) / np.float32(n) for w, n in pairs if w is not None and n]
+    if len(ratios) != len(pairs):
+        return [Axis(a, x.shape[a], w, (w, x.shape[a])) for a, w in zip(axes, wanted, strict=True)]  # claiming
+    scale = min(ratios) if policy == "not_larger" else max(ratios)
+    outs = [int(np.floor(scale * np.float32(n or 0) + np.float32(0.5))) for _, n in pairs]
+    return [Axis(a, x.shape[a], o, fraction(float(scale))) for a, o in zip(axes, outs, strict=True)]
+
+
+def _with_roi(axes: Sequence[Axis], roi: Host | None, rescale: bool) -> list[Axis]:
+    values = roi.items() if roi is not None else []
+    if len(values) != 2 * len(axes) or any(isinstance(v, (Unknown, Dim)) for v in values):
+        raise Unsupported("tf_crop_and_resize needs a roi known before the run, two numbers an axis")
+    result = []
+    for i, a in enumerate(axes):
+        start, end = float(values[i]), float(values[i + len(axes)])
+        out = a.out
+        if rescale:
+            size = pinned(a.size)
+            p, q = a.scale
+            if size is not None and isinstance(p, int) and isinstance(q, int):
+                out = int(np.floor(np.float32(size) * np.float32(end - start) * np.float32(p / q)))
+        result.append(Axis(a.axis, a.size, out, a.scale, (start, end)))
+    return result
+
+
+def _sized(host: Host | None) -> bool:
+    return host is not None and len(host.items()) > 0
+
+
+def _lower(
+    b: LowerContext, x: Value, roi: Host | None, scales: Host | None, sizes: Host | None,
+    axes: Sequence[int] | None, policy: str, options: _Options,
+) -> Value:  # fmt: skip
+    chosen = [axis_of(a, x.rank) for a in axes] if axes is not None else list(range(x.rank))
+    if _sized(scales) == _sized(sizes):
+        raise Unsupported("exactly one of scales and sizes has to be given")
+    if sizes is not None and _sized(sizes):
+        plan = _sized_axes(b, x, chosen, sizes.items(), policy)
+    else:
+        assert scales is not None
+        plan = _scaled_axes(b, x, chosen, scales.items())
+    if options.coordinates == "tf_crop_and_resize":
+        plan = _with_roi(plan, roi, _sized(scales))
+    return _resize(b, x, plan, options)
+
+
+def _first_nearest(axes: Sequence[Axis]) -> str:
+    """Before Resize-11 no rounding is specified; ONNX Runtime rounds down when enlarging and up when shrinking."""
+    shrinks = {not at_least(a.scale[0], a.scale[1]) for a in axes if not a.is_unscaled}
+    if len(shrinks) > 1:
+        raise Unsupported("nearest scales that enlarge one axis and shrink another")
+    return "ceil" if shrinks == {True} else "floor"
+
+
+def _early(b: LowerContext, x: Value, scales: Sequence[Any], mode: str) -> Value:
+    plan = _scaled_axes(b, x, range(x.rank), scales)
+    nearest = _first_nearest(plan) if mode == "nearest" else "floor"
+    return _resize(b, x, plan, _Options("linear" if mode == "bilinear" else mode, "asymmetric", nearest))
+
+
+@lowers("Upsample", versions=[7], dtypes={"x": NUMERIC})
+def upsample_7(b: LowerContext, x: Value, *, mode: str = "nearest", scales: list[float]) -> Value:
+    """Upsample-7."""
+    return _early(b, x, scales, mode)
+
+
+@lowers("Upsample", versions=[9, 10], dtypes={"x": NUMERIC}, note="scales known before the run")
+@lowers("Resize", versions=[10], dtypes={"x": NUMERIC}, note="scales known before the run")
+def resize_10(b: LowerContext, x: Value, scales: Host, *, mode: str = "nearest") -> Value:
+    """Resize-10 and Upsample-9."""
+    return _early(b, x, scales.items(), mode)
+
+
+@lowers("Resize", versions=[11, 13], dtypes={"x": NUMERIC}, note="roi, scales and sizes known before the run")
+def resize_11(
+    b: LowerContext,
+    x: Value,
+    roi: Host | None = None,
+    scales: Host | None = None,
+    sizes: Host | None = None,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+) -> Value:
+    """Resize-11 and -13."""
+    options = _Options(
+        mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, bool(exclude_outside), extrapolation_value
+    )
+    return _lower(b, x, roi, scales, sizes, None, "stretch", options)
+
+
+@lowers("Resize", versions=[18, 19], dtypes={"x": NUMERIC}, note="roi, scales and sizes known before the run")
+def resize(
+    b: LowerContext,
+    x: Value,
+    roi: Host | None = None,
+    scales: Host | None = None,
+    sizes: Host | None = None,
+    *,
+    antialias: int = 0,
+    axes: list[int] | None = None,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    keep_aspect_ratio_policy: str = "stretch",
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+) -> Value:
+    """Resize."""
+    options = _Options(
+        mode,
+        coordinate_transformation_mode,
+        nearest_mode,
+        cubic_coeff_a,
+        bool(exclude_outside),
+        extrapolation_value,
+        bool(antialias) and mode != "nearest",
+    )
+    return _lower(b, x, roi, scales, sizes, axes, keep_aspect_ratio_policy, options)
