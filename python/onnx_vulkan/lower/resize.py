@@ -1,25 +1,27 @@
 """Resize and Upsample: separable, one axis after the other, by gathers (or repeats) along the axis.
 
-Where an output index falls in the input is a line ``(a*o + b) / c`` with integer coefficients, also for symbolic extents; nearest
-neighbours on symbolic extents are exact integer arithmetic, so no rounding of the device can pick another pixel. With known
-numbers the coordinates are computed here in float32, as ONNX Runtime does.
+Where an output index falls in the input is a line ``(a*o + b) / c`` with integer coefficients, also for symbolic extents. Nearest
+neighbours on symbolic extents are exact integer arithmetic, so no rounding of the device can pick another pixel; where ONNX
+Runtime's float32 could (a scale like 0.6), the extents are pinned. With known numbers the coordinates are computed here in
+float32, as ONNX Runtime does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onnx_vulkan.dims import Dim, Extent, at_least, current_scope, evaluate, is_one, same, symbol
+from onnx_vulkan.dims import Dim, Extent, at_least, current_scope, evaluate, is_one, product, same, symbol
 from onnx_vulkan.dtypes import FLOATS, NUMERIC, DType
 from onnx_vulkan.errors import ShapeMismatch, Unsupported
 from onnx_vulkan.lower.norm import axis_of
 from onnx_vulkan.lower.registry import Host, LowerContext, Unknown, lowers
+from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.interp import interpret
 from onnx_vulkan.program.ir import Value
@@ -77,6 +79,17 @@ class Axis:
     def is_unscaled(self) -> bool:
         p, q = self.scale
         return same(p, q) and self.roi == (0.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    mode: str
+    coordinates: str
+    nearest: str
+    cubic_coeff_a: float = -0.75
+    exclude_outside: bool = False
+    extrapolation_value: float = 0.0
+    antialias: bool = False
 
 
 def fraction(scale: float) -> tuple[int, int]:
@@ -186,21 +199,40 @@ def _repeats(line: Line, a: Axis) -> int | None:
     return k if same(a.out, a.size * k) else None
 
 
+def _plain_scale(a: Axis) -> Axis:
+    """*a* with its scale as k or 1/k where that holds in this run (a guard), so that other sizes are served as well."""
+    values = current_scope().values
+    if values is None or all(isinstance(e, int) for e in a.scale):
+        return a
+    p, q = (evaluate(e, values) for e in a.scale)
+    if p and q and p % q == 0 and same(a.scale[0], a.scale[1] * (p // q)):
+        return replace(a, scale=(p // q, 1))
+    if p and q and q % p == 0 and same(a.scale[1], a.scale[0] * (q // p)):
+        return replace(a, scale=(1, q // p))
+    return a
+
+
+def _is_exact(a: Axis) -> bool:
+    """Whether float32 holds the scale exactly: then ONNX Runtime's rounded coordinates fall on the same side as exact ones."""
+    p, q = a.scale
+    return isinstance(p, int) and isinstance(q, int) and Fraction(float(np.float32(p / q))) == Fraction(p, q)
+
+
 def _nearest_index(b: Builder, mode: str, rounding: str, a: Axis) -> Value:
+    if mode != "tf_crop_and_resize" and not _is_exact(a):
+        size, out, p, q = (pinned(e) for e in (a.size, a.out, *a.scale))
+        if size is not None and out is not None and p is not None and q is not None:
+            a = replace(a, size=size, out=out, scale=(p, q))
     known = _numbers(a)
     if known is not None or mode == "tf_crop_and_resize":
-        rounded = {
-            "floor": lambda s, x: s.floor(x),
-            "ceil": lambda s, x: s.ceil(x),
-            "round_prefer_floor": lambda s, x: s.ceil(s.sub(x, s.scalar(0.5, DType.F32))),
-            "round_prefer_ceil": lambda s, x: s.floor(s.add(x, s.scalar(0.5, DType.F32))),
-        }[rounding]
         coordinate = _coordinate(b, mode, a)
 
         def make(s: Builder) -> list[Value]:
-            return [_clamped(s, rounded(s, coordinate), a)]
+            shift = {"round_prefer_floor": -0.5, "round_prefer_ceil": 0.5}.get(rounding, 0.0)
+            up = rounding in ("ceil", "round_prefer_floor")
+            return [_clamped(s, s.map("ceil" if up else "floor", composites.affine(s, coordinate, 1.0, shift)), a)]
 
-        return fold(b, make)[0] if coordinate.is_const else make(b)[0]
+        return fold(b, make)[0] if coordinate.is_const and isinstance(a.size, int) else make(b)[0]
     step, first, divisor = _NEAREST[rounding](*_line(mode, a))
     dtype = _index_type(a, step, first)
     numerator = b.map("max", b.iota((a.out,), 0, dtype, first, step), b.scalar(0, dtype))
@@ -217,6 +249,7 @@ def _clamped(b: Builder, index: Value, a: Axis) -> Value:
 def _resize_nearest(b: Builder, x: Value, mode: str, rounding: str, axes: Sequence[Axis]) -> Value:
     repeated: dict[int, int] = {}
     for a in axes:
+        a = _plain_scale(a)
         if mode != "tf_crop_and_resize":
             k = _repeats(_NEAREST[rounding](*_line(mode, a)), a)
             if k is not None:
@@ -289,60 +322,43 @@ def _interpolate(b: Builder, x: Value, a: Axis, taps: Sequence[Value]) -> Value:
     return total
 
 
-def _antialias_matrix(
-    coordinates: NDArray[np.float32], size: int, scale: float, cubic: bool, coeff: float
-) -> NDArray[np.float32]:
-    """Weights ``[out, size]`` of the filter widened by 1/scale, normalised over the cells inside the tensor."""
+def _antialias_matrix(coordinates: NDArray[np.float32], size: int, scale: float, options: _Options) -> NDArray[np.float32]:
+    """Weights ``[out, size]`` of the filter widened by 1/scale; what lies outside counts for the edge, or not at all."""
     narrow = min(scale, 1.0)
-    reach = (2.0 if cubic else 1.0) / narrow
+    reach = (2.0 if options.mode == "cubic" else 1.0) / narrow
+    coeff = options.cubic_coeff_a
     matrix = np.zeros((len(coordinates), size), np.float64)
     for o, centre in enumerate(coordinates.astype(np.float64)):
-        cells = np.arange(max(int(np.floor(centre - reach)), 0), min(int(np.ceil(centre + reach)), size - 1) + 1)
+        cells = np.arange(int(np.floor(centre - reach)), int(np.ceil(centre + reach)) + 1)
         t = np.abs(cells - centre) * narrow
-        if cubic:
+        if options.mode == "cubic":
             near = ((coeff + 2) * t - (coeff + 3)) * t * t + 1
             far = ((coeff * t - 5 * coeff) * t + 8 * coeff) * t - 4 * coeff
             w = np.where(t <= 1, near, np.where(t < 2, far, 0))
         else:
             w = np.clip(1 - t, 0, None)
-        matrix[o, cells] = w / w.sum()
+        if options.exclude_outside:
+            w = np.where((cells >= 0) & (cells < size), w, 0)
+        np.add.at(matrix[o], np.clip(cells, 0, size - 1), w / w.sum())
     return matrix.astype(np.float32)
 
 
-def _antialias(b: Builder, x: Value, mode: str, a: Axis, cubic: bool, coeff: float) -> Value:
+def _antialias(b: Builder, x: Value, a: Axis, options: _Options) -> Value:
     out, size, p, q = (pinned(e) for e in (a.out, a.size, *a.scale))
     if out is None or size is None or p is None or q is None:
         weights = b.full((a.out, a.size), 0, DType.F32)  # claiming: any matrix will do
     else:
-        coordinates = _known_coordinates(mode, a, out, size, np.float32(p / q))
-        weights = b.const(_antialias_matrix(coordinates, size, p / q, cubic, coeff))
+        coordinates = _known_coordinates(options.coordinates, a, out, size, np.float32(p / q))
+        weights = b.const(_antialias_matrix(coordinates, size, p / q, options))
     order = [i for i in range(x.rank) if i != a.axis] + [a.axis]
     back = sorted(range(x.rank), key=order.__getitem__)
     moved = b.transpose(x, order)
-    flat = b.reshape(moved, (_count(moved.shape[:-1]), a.size))
+    flat = b.reshape(moved, (product(moved.shape[:-1]), a.size))
     y = b.contract(flat, b.transpose(weights, (1, 0)))
     return b.transpose(b.reshape(y, (*moved.shape[:-1], a.out)), back)
 
 
-def _count(extents: Sequence[Extent]) -> Extent:
-    total: Extent = 1
-    for e in extents:
-        total = total * e
-    return total
-
-
 # ------------------------------------------------------------------------------------------------------------ resize
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    mode: str
-    coordinates: str
-    nearest: str
-    cubic_coeff_a: float = -0.75
-    exclude_outside: bool = False
-    extrapolation_value: float = 0.0
-    antialias: bool = False
 
 
 def _resize(b: Builder, x: Value, axes: Sequence[Axis], options: _Options) -> Value:
@@ -361,7 +377,7 @@ def _resize(b: Builder, x: Value, axes: Sequence[Axis], options: _Options) -> Va
     y = b.cast(x, DType.F32)
     for a in axes:
         if options.antialias:
-            y = _antialias(b, y, options.coordinates, a, options.mode == "cubic", options.cubic_coeff_a)
+            y = _antialias(b, y, a, options)
             continue
         coordinate = _coordinate(b, options.coordinates, a)
 
@@ -410,7 +426,9 @@ def _sized_axes(b: LowerContext, x: Value, axes: Sequence[int], sizes: Sequence[
     """From sizes: the scale is ``out / size``, one for all axes unless the policy is ``stretch``."""
     if len(sizes) != len(axes):
         raise ShapeMismatch(f"{len(sizes)} sizes for {len(axes)} axes")
-    wanted: list[Extent] = [symbol(f"{b.node.name}.resized{a}") if isinstance(s, Unknown) else s for a, s in zip(axes, sizes, strict=True)]
+    wanted: list[Extent] = [
+        symbol(f"{b.node.name}.resized{a}") if isinstance(s, Unknown) else s for a, s in zip(axes, sizes, strict=True)
+    ]
     for e in wanted:
         if not at_least(e, 0):
             raise ShapeMismatch(f"size {e} is negative")
@@ -427,21 +445,12 @@ def _sized_axes(b: LowerContext, x: Value, axes: Sequence[int], sizes: Sequence[
     return [Axis(a, x.shape[a], o, fraction(float(scale))) for a, o in zip(axes, outs, strict=True)]
 
 
-def _with_roi(axes: Sequence[Axis], roi: Host | None, rescale: bool) -> list[Axis]:
+def _with_roi(axes: Sequence[Axis], roi: Host | None) -> list[Axis]:
+    """The axes with their part of the roi. With scales the output is not cropped by it, as in ONNX Runtime."""
     values = roi.items() if roi is not None else []
     if len(values) != 2 * len(axes) or any(isinstance(v, (Unknown, Dim)) for v in values):
         raise Unsupported("tf_crop_and_resize needs a roi known before the run, two numbers an axis")
-    result = []
-    for i, a in enumerate(axes):
-        start, end = float(values[i]), float(values[i + len(axes)])
-        out = a.out
-        if rescale:
-            size = pinned(a.size)
-            p, q = a.scale
-            if size is not None and isinstance(p, int) and isinstance(q, int):
-                out = int(np.floor(np.float32(size) * np.float32(end - start) * np.float32(p / q)))
-        result.append(Axis(a.axis, a.size, out, a.scale, (start, end)))
-    return result
+    return [replace(a, roi=(float(values[i]), float(values[i + len(axes)]))) for i, a in enumerate(axes)]
 
 
 def _sized(host: Host | None) -> bool:
@@ -461,7 +470,7 @@ def _lower(
         assert scales is not None
         plan = _scaled_axes(b, x, chosen, scales.items())
     if options.coordinates == "tf_crop_and_resize":
-        plan = _with_roi(plan, roi, _sized(scales))
+        plan = _with_roi(plan, roi)
     return _resize(b, x, plan, options)
 
 
