@@ -13,21 +13,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from inputs import Array, Input
+from onnx_vulkan.tolerance import FP16_MODEL, FP32_MODEL, Tolerance
 
 __all__ = [
-    "FP16_MODEL",
-    "FP32_MODEL",
     "MODELS",
     "Array",
     "Feeds",
     "Input",
     "Missing",
     "Model",
-    "Tolerance",
     "by_name",
-    "tolerance_ratio",
 ]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -40,18 +36,6 @@ Feeds = Mapping[str, "Input"]
 
 class Missing(Exception):
     """The model's file is not there, and the sentence says how to get it."""
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """Right means ``|d| <= atol + rtol * |reference|``."""
-
-    atol: float
-    rtol: float
-
-
-FP32_MODEL = Tolerance(1e-4, 1e-3)
-FP16_MODEL = Tolerance(1e-2, 1e-2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,26 +69,6 @@ class Model:
         """The arrays of test *case*, or of the bench."""
         recipe = (self.bench or self.tests[-1]) if case is None else self.tests[case]
         return {name: spec.make(name) for name, spec in recipe.items()}
-
-
-def tolerance_ratio(got: Array, reference: Array, tolerance: Tolerance) -> float:
-    """The worst difference as a share of the tolerance (1.0 is just right); inf where shape, dtype, NaN or inf differ.
-
-    Integers and bools must be equal.
-    """
-    if got.shape != reference.shape or got.dtype != reference.dtype:
-        return float("inf")
-    if reference.size == 0:
-        return 0.0
-    if reference.dtype.kind in "biu":
-        return 0.0 if np.array_equal(got, reference) else float("inf")
-    a, b = got.astype(np.float64), reference.astype(np.float64)
-    special = ~np.isfinite(b)
-    if not np.array_equal(a[special], b[special], equal_nan=True):
-        return float("inf")
-    difference = np.abs(a[~special] - b[~special])
-    ratio = difference / (tolerance.atol + tolerance.rtol * np.abs(b[~special]))
-    return float(np.max(ratio, initial=0.0, where=~np.isnan(ratio))) if not np.isnan(ratio).any() else float("inf")
 
 
 # ---------------------------------------------------------------------------------------------------------------- sources
