@@ -19,8 +19,8 @@ int divide(int n, Divisor d) {
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer ErrorWord {
     uint count;
     uint label;
-    int value;
-    int extent;
+    int value; // low and high half of a 64-bit integer
+    int value_high;
 };
 
 // Wraps a negative index; an index outside [-extent, extent) is reported and read as 0.
@@ -29,7 +29,7 @@ int checked_index(int i, int extent, ErrorWord e) {
     if (at < 0 || at >= extent) {
         if (atomicAdd(e.count, 1u) == 0u) {
             e.value = i;
-            e.extent = extent;
+            e.value_high = i < 0 ? -1 : 0;
         }
         return 0;
     }

@@ -16,8 +16,8 @@ class Options:
     ``precision``: ``strict`` computes fp32 in fp32; ``fast`` allows f16 matrix units for fp32 models.
     ``memory_limit_bytes``: the most device memory this process may take on that device (0: no limit of ours).
     ``release_arena``: give working memory back after each run. ``contexts``: how many runs may be in flight at once.
-    ``runtime_dims``: named dims whose value changes from run to run, with their capacity; others are promoted by themselves when they
-    are seen to change again and again. ``auto_runtime_dims`` turns that promotion off.
+    ``runtime_dims``: named dims whose value changes from run to run, with their capacity; others are promoted by themselves
+    when they are seen to change again and again. ``auto_runtime_dims`` turns that promotion off.
     ``guard_zones``: debug: every tensor in memory of its own, between poisoned zones that are checked after each run.
     ``barrier_everywhere``: debug: a barrier before every dispatch.
     """

@@ -1,0 +1,188 @@
+"""A block: one graph that runs wholly on the device, with its structures, plans and weights."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnx_vulkan.codegen.kernel import Kernel
+from onnx_vulkan.device import Device, Memory, ReplayBlock, Request, Shader
+from onnx_vulkan.dims import Dim
+from onnx_vulkan.engine.options import Options
+from onnx_vulkan.engine.promotion import Promotion
+from onnx_vulkan.engine.structure import Structure, build_structure, name_dims
+from onnx_vulkan.errors import InvalidInput, ModelError
+from onnx_vulkan.graph import Graph
+from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT
+from onnx_vulkan.plan.build import PlanInput, PlanRequest, build_plan
+from onnx_vulkan.plan.table import PlanTables
+from onnx_vulkan.program.fold import constant_name
+from onnx_vulkan.program.ir import Value
+
+__all__ = ["Block", "DeviceLimits"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLimits:
+    """What kernels may know of a device (``codegen.kernel.Limits``)."""
+
+    subgroup_size: int
+    max_workgroup_invocations: int
+    max_shared_memory: int
+    features: frozenset[str]
+
+    @staticmethod
+    def of(device: Device) -> DeviceLimits:
+        """The limits of an opened device."""
+        limits = device.info.limits
+        return DeviceLimits(limits.subgroup_size, limits.workgroup_invocations, limits.shared_memory, device.info.features)
+
+
+class Block:
+    """A graph that runs wholly on one device.
+
+    Construction plans it at once when its input shapes are fixed; otherwise the first run of each shape does. ``native`` is
+    the shim's ``ov_block *``. Raises RefusedError when a node cannot run.
+    """
+
+    def __init__(self, graph: Graph, device: Device, options: Options | None = None, *, external: bool = False):
+        self.graph = graph
+        self.device = device
+        self.options = options or Options()
+        self.external = external
+        self.limits = DeviceLimits.of(device)
+        self.structures: list[Structure] = []
+        self.folded: dict[str, Value] = {}
+        self.weights: dict[str, Memory] = {}
+        self.promotion = Promotion(self.options)
+        self.plan_sizes: list[dict[str, int]] = []
+        self._lock = threading.RLock()
+        if self.options.memory_limit_bytes:
+            device.set_memory_limit(self.options.memory_limit_bytes)
+        dtypes = [self._dtype(name) for name in graph.outputs]
+        self.replay = ReplayBlock(
+            device,
+            len(graph.inputs),
+            dtypes,
+            self.plan_for,
+            contexts=self.options.contexts,
+            release_after_run=self.options.release_arena,
+        )
+        fixed = self._fixed_shapes()
+        if fixed is not None:
+            self.replay.add_plan(self.plan(fixed, {}))
+
+    @property
+    def native(self) -> Any:
+        """The shim's ``ov_block *``."""
+        return self.replay.native
+
+    def _dtype(self, name: str) -> np.dtype[Any]:
+        known = self.graph.types.get(name)
+        if known is None or known.dtype is None:
+            raise ModelError(f"the element type of output {name!r} is not known")
+        return known.dtype.numpy
+
+    def _fixed_shapes(self) -> dict[str, tuple[int, ...]] | None:
+        """The input shapes when the graph fixes them all and no input's values are needed to plan."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name in self.graph.inputs:
+            t = self.graph.types.get(name)
+            if t is None or t.shape is None or any(isinstance(e, Dim) for e in t.shape):
+                return None
+            if (
+                t.dtype is not None
+                and t.dtype.is_int
+                and int(np.prod([int(e) for e in t.shape if not isinstance(e, Dim)])) <= HOST_INPUT_LIMIT
+            ):
+                return None
+            shapes[name] = tuple(int(e) for e in t.shape if not isinstance(e, Dim))
+        return shapes
+
+    # ------------------------------------------------------------------------------------------------ plans
+    def plan_for(self, request: Request) -> PlanTables:
+        """The plan of a run whose shapes no plan serves yet (called from C, one thread at a time)."""
+        shapes = {name: i.shape for name, i in zip(self.graph.inputs, request.inputs, strict=True)}
+        host: dict[str, np.ndarray[Any, Any]] = {}
+        for name, given in zip(self.graph.inputs, request.inputs, strict=True):
+            known = self.graph.types.get(name)
+            dtype = known.dtype if known is not None else None
+            if dtype is not None and int(np.prod(given.shape)) <= HOST_INPUT_LIMIT and given.data:
+                host[name] = given.array(dtype.numpy)
+        return self.plan(shapes, host)
+
+    def plan(self, shapes: Mapping[str, tuple[int, ...]], host: Mapping[str, np.ndarray[Any, Any]]) -> PlanTables:
+        """Plan for these input shapes and values of small inputs."""
+        with self._lock:
+            symbolic, numbers = name_dims(self.graph, shapes)
+            host_bytes = {name: array.tobytes() for name, array in host.items()}
+            structure = next((s for s in self.structures if s.serves(symbolic, numbers, host_bytes)), None)
+            if structure is None:
+                structure = build_structure(self.graph, symbolic, numbers, host, self.folded)
+                self.structures.insert(0, structure)
+            runtime = self.promotion.runtime(symbolic, numbers)
+            request = PlanRequest(
+                steps=structure.steps,
+                inputs=[PlanInput(v, structure.host_values.get(v.name)) for v in structure.inputs],
+                outputs=structure.outputs,
+                guards=structure.guards,
+                numbers=numbers,
+                runtime=runtime,
+                limits=self.limits,
+                pipelines=self.pipelines,
+                weight=self.weight,
+                direct_output=self.device.info.kind in ("cpu", "integrated"),
+                external=self.external,
+                barrier_everywhere=self.options.barrier_everywhere,
+            )
+            tables, hazards = build_plan(request)
+            self.last_hazards = hazards
+            return tables
+
+    def pipelines(self, wanted: Sequence[tuple[Kernel, tuple[int, ...], bool]]) -> list[int]:
+        """Pipeline handles for kernels in given variants."""
+        nan = "nan_preserve_f32" in self.limits.features
+        return self.device.pipelines(
+            [
+                Shader(
+                    kernel.source(in_record=in_record, nan_preserve=nan),
+                    spec,
+                    8 if in_record else kernel.params.size,
+                    kernel.label,
+                )
+                for kernel, spec, in_record in wanted
+            ]
+        )
+
+    def weight(self, v: Value) -> int:
+        """The device address of a constant, uploaded on first use and shared in the process."""
+        name = constant_name(v)
+        memory = self.weights.get(name)
+        if memory is None:
+            assert v.data is not None
+            memory = self.weights[name] = self.device.weights(np.ascontiguousarray(v.data))
+        return memory.address
+
+    # ------------------------------------------------------------------------------------------------ runs
+    def run(self, feeds: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+        """Run on arrays in the order of the graph's inputs; gives the outputs in order."""
+        if len(feeds) != len(self.graph.inputs):
+            raise InvalidInput(f"{len(feeds)} inputs were given, the model has {len(self.graph.inputs)}")
+        return self.replay.run(feeds)
+
+    def stats(self) -> dict[str, int]:
+        """Counters of this block: runs, plans, dispatches, memory, structures."""
+        return {**self.replay.info(), "structures": len(self.structures)}
+
+    def close(self) -> None:
+        """Give plans, contexts and weights back."""
+        self.replay.close()
+        self.structures.clear()
+        self.folded.clear()
+        for memory in self.weights.values():
+            memory.free()
+        self.weights.clear()

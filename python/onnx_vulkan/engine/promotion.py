@@ -1,0 +1,47 @@
+"""Which dims become run-time dims: declared ones, and those that are seen to change again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onnx_vulkan.dims import Extent, symbols_of
+from onnx_vulkan.engine.options import Options
+
+__all__ = ["Promotion"]
+
+GROWTH_CAPACITY = 128
+"""The smallest capacity of a dim that grows by one from run to run (a decoder's cache)."""
+
+
+class Promotion:
+    """Remembers the values of each symbol that plans were asked for.
+
+    A symbol becomes run-time at its third distinct value. Its capacity is the next power of two, with room to grow where the
+    value grew by one (a decode loop); it is doubled when outgrown, together with those that are about to be.
+    """
+
+    def __init__(self, options: Options):
+        self.declared = dict(options.runtime_dims)
+        self.automatic = options.auto_runtime_dims
+        self.seen: dict[str, dict[int, None]] = {}
+        self.capacity: dict[str, int] = {}
+
+    def runtime(self, shapes: Mapping[str, tuple[Extent, ...]], numbers: Mapping[str, int]) -> dict[str, int]:
+        """The run-time symbols with their capacities for a plan at *numbers*."""
+        present = {name for shape in shapes.values() for e in shape for name in symbols_of(e)}
+        chosen: dict[str, int] = {}
+        for name in sorted(present):
+            n = numbers[name]
+            if name in self.declared and n <= self.declared[name]:
+                chosen[name] = self.declared[name]
+                continue
+            seen = self.seen.setdefault(name, {})
+            grows = bool(seen) and next(reversed(seen)) + 1 == n
+            seen.setdefault(n)
+            if not self.automatic or len(seen) < 3:
+                continue
+            room = n + n // 4 if grows else n
+            if room > self.capacity.get(name, 0):
+                self.capacity[name] = max(1 << max(room - 1, 0).bit_length(), GROWTH_CAPACITY if grows else 1)
+            chosen[name] = self.capacity[name]
+        return chosen

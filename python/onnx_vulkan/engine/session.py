@@ -1,0 +1,123 @@
+"""The standalone engine: a model that runs wholly on Vulkan, with no ONNX Runtime in the process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onnx_vulkan import claims
+from onnx_vulkan.device import Device
+from onnx_vulkan.dims import Dim, Extent
+from onnx_vulkan.engine.block import Block
+from onnx_vulkan.engine.options import Options
+from onnx_vulkan.errors import InvalidInput, RefusedError
+from onnx_vulkan.frontend import load
+from onnx_vulkan.graph import Graph
+
+__all__ = ["Session", "TensorInfo"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Name, element type (ONNX's word) and shape (numbers and symbol names) of an input or output."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...] | None
+
+
+class Session:
+    """A loaded model. Thread-safe; close it, use it as a context manager, or let it be collected, to give device memory back.
+
+    >>> session = Session.load("model.onnx")
+    >>> outputs = session.run({"x": x})
+    """
+
+    def __init__(self, graph: Graph, device: Device, options: Options):
+        self.graph = graph
+        self.device = device
+        self.block = Block(graph, device, options)
+
+    @classmethod
+    def load(cls, model: str | Path | bytes, device: str | None = None, options: Options | None = None) -> Session:
+        """Load an ONNX file (or its bytes).
+
+        *device* names the GPU (index, UUID or part of its name). Raises ModelError for a broken file, RefusedError naming every
+        node that cannot run, DeviceError when there is no usable GPU.
+        """
+        options = options or Options(device=device)
+        graph = load(model)
+        opened = Device.get(device or options.device)
+        found = claims.partition(graph, features=opened.info.features)
+        if found.refusals:
+            raise RefusedError(graph.name, found.refusals)
+        return cls(graph, opened, options)
+
+    @property
+    def inputs(self) -> list[TensorInfo]:
+        """The inputs that a run must give."""
+        return [self._info(name) for name in self.graph.inputs]
+
+    @property
+    def outputs(self) -> list[TensorInfo]:
+        """What a run gives back."""
+        return [self._info(name) for name in self.graph.outputs]
+
+    def _info(self, name: str) -> TensorInfo:
+        t = self.graph.types[name]
+
+        def word(e: Extent) -> int | str:
+            return str(e) if isinstance(e, Dim) else e
+
+        dtype = t.dtype.onnx_name if t.dtype is not None else t.type_name
+        return TensorInfo(name, dtype, None if t.shape is None else tuple(word(e) for e in t.shape))
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        """Run the model on named arrays.
+
+        Raises InvalidInput for unknown or missing names, wrong dtypes, ranks or fixed dims; ShapeMismatch when the shapes break a
+        constraint inside the model; OutOfDeviceMemory; DeviceLost.
+        """
+        unknown = sorted(set(feeds) - set(self.graph.inputs))
+        if unknown:
+            raise InvalidInput(f"the model has no input {', '.join(map(repr, unknown))}; it has {', '.join(self.graph.inputs)}")
+        arrays = [self._feed(name, feeds) for name in self.graph.inputs]
+        results = self.block.run(arrays)
+        return dict(zip(self.graph.outputs, results, strict=True))
+
+    def _feed(self, name: str, feeds: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+        if name in feeds:
+            array = np.asarray(feeds[name])
+        elif name in self.graph.defaults:
+            array = np.asarray(self.graph.defaults[name])
+        else:
+            raise InvalidInput(f"input {name!r} is missing")
+        t = self.graph.types[name]
+        assert t.dtype is not None
+        if array.dtype != t.dtype.numpy:
+            raise InvalidInput(f"input {name!r} is {array.dtype}, the model wants {t.dtype.onnx_name}")
+        if t.shape is not None:
+            if len(t.shape) != array.ndim:
+                raise InvalidInput(f"input {name!r} has rank {array.ndim}, the model wants {len(t.shape)} dims {t.shape}")
+            for i, (e, n) in enumerate(zip(t.shape, array.shape, strict=True)):
+                if not isinstance(e, Dim) and e != n:
+                    raise InvalidInput(f"dim {i} of input {name!r} is {n}, the model wants {e}")
+        return np.ascontiguousarray(array)
+
+    def stats(self) -> dict[str, int]:
+        """Counters: runs, plans, dispatches, memory."""
+        return self.block.stats()
+
+    def close(self) -> None:
+        """Give the device memory back. The session cannot run any more."""
+        self.block.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

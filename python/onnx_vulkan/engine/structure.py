@@ -1,0 +1,126 @@
+"""The structure of a block: what lowering, simplification and fusion made of it, and the guards under which it holds.
+
+A structure knows no numbers. It serves every set of input shapes at which its guards give the same answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx_vulkan.codegen.kernel import Step
+from onnx_vulkan.codegen.loop import loop_kernel
+from onnx_vulkan.dims import Dim, Extent, Guard, Scope, symbol
+from onnx_vulkan.fuse import fuse
+from onnx_vulkan.graph import Array, Graph
+from onnx_vulkan.lower.driver import lower_graph
+from onnx_vulkan.plan.build import PlanOutput
+from onnx_vulkan.program.fold import fold_constants
+from onnx_vulkan.program.ir import Instr, Program, Value
+from onnx_vulkan.program.simplify import simplify
+
+__all__ = ["InputShapes", "Structure", "build_structure", "name_dims", "optimize"]
+
+InputShapes = Mapping[str, tuple[Extent, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """What :func:`build_structure` gives. ``shapes`` are the symbolic input shapes that it was lowered at; ``host_values``
+    the bytes of the inputs that it was built on."""
+
+    program: Program
+    steps: Sequence[Step]
+    inputs: Sequence[Value]
+    outputs: Sequence[PlanOutput]
+    guards: Sequence[Guard]
+    shapes: InputShapes
+    host_values: Mapping[str, bytes]
+
+    def serves(self, shapes: InputShapes, numbers: Mapping[str, int], host_bytes: Mapping[str, bytes]) -> bool:
+        """Whether the structure holds at these numbers."""
+        return (
+            self.shapes == shapes
+            and all(host_bytes.get(name) == data for name, data in self.host_values.items())
+            and all(g.holds(numbers) for g in self.guards)
+        )
+
+
+def name_dims(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> tuple[dict[str, tuple[Extent, ...]], dict[str, int]]:
+    """Symbolic input shapes and the numbers of their symbols, for the shapes of a run.
+
+    A named dim that the model uses twice is one symbol where the run gives it one number, two where it does not (ONNX's
+    names are a hint, not a promise). A dim that the model fixes stays a number when the run agrees.
+    """
+    symbolic: dict[str, tuple[Extent, ...]] = {}
+    numbers: dict[str, int] = {}
+    for name in graph.inputs:
+        actual = shapes[name]
+        declared = graph.types[name].shape if name in graph.types else None
+        if declared is None or len(declared) != len(actual):
+            declared = tuple(symbol(f"{name}.{i}") for i in range(len(actual)))
+        extents: list[Extent] = []
+        for i, (e, n) in enumerate(zip(declared, actual, strict=True)):
+            if not isinstance(e, Dim):
+                extents.append(n)
+                continue
+            label = str(e)
+            if numbers.setdefault(label, n) != n:
+                label = f"{label}@{name}.{i}"
+                numbers[label] = n
+            extents.append(symbol(label))
+        symbolic[name] = tuple(extents)
+    return symbolic, numbers
+
+
+def optimize(program: Program, folded: dict[str, Value]) -> Program:
+    """The passes between lowering and fusion. Must run in the scope of the lowering."""
+    program = simplify(program)
+    program = fold_constants(program, folded)
+    return simplify(program)
+
+
+def build_structure(
+    graph: Graph,
+    shapes: InputShapes,
+    numbers: Mapping[str, int],
+    host_values: Mapping[str, Array],
+    folded: dict[str, Value],
+) -> Structure:
+    """Lower, simplify and fuse *graph* at these numbers.
+
+    Raises RefusedError when a node cannot be lowered, ShapeMismatch when the shapes break a constraint of the model.
+    """
+    with Scope(numbers) as scope:
+        lowered = lower_graph(graph, shapes, host_values)
+        program = optimize(lowered.program, folded)
+        stored, copies = _own_outputs(program)
+        made = [v for v in dict.fromkeys([*stored, *(v for c in copies for v in c.reads)]) if v in program.producers()]
+        steps = [*fuse(Program(program.inputs, made, program.instrs)), *copies]
+    outputs = [PlanOutput(v, o.shape) for v, o in zip(stored, lowered.program.outputs, strict=True)]
+    used = {name: host_values[name].tobytes() for name in lowered.host_inputs}
+    return Structure(program, steps, lowered.program.inputs, outputs, list(scope.guards), shapes, used)
+
+
+def _own_outputs(program: Program) -> tuple[list[Value], list[Step]]:
+    """Give each output bytes of its own: the values that hold the outputs, and the steps that copy some of them there.
+
+    An output that is a reshape of another value is that value. One that is an input, a constant, or the same as another output
+    is copied by a kernel at the end.
+    """
+    producers = program.producers()
+    outputs: list[Value] = []
+    copies: list[Step] = []
+    for out in program.outputs:
+        made = producers.get(out)
+        while made is not None and made.op == "reshape":
+            out = made.inputs[0]
+            made = producers.get(out)
+        if made is None or out in outputs:
+            copy = Value(out.dtype, out.shape, out.name)
+            instr = Instr("reshape", (out,), (copy,), {"shape": out.shape}, "output")
+            source = out
+            copies.append(loop_kernel("output", [copy], {copy: instr}, lambda v, source=source: v is source))  # type: ignore[misc]
+            out = copy
+        outputs.append(out)
+    return outputs, copies
