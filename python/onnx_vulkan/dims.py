@@ -14,6 +14,7 @@ Nothing here knows about ONNX or Vulkan.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -285,6 +286,14 @@ def substitute(e: Extent, values: Mapping[str, Extent]) -> Extent:
     return total
 
 
+def _primitive_part(e: Dim, signed: bool) -> Dim:
+    """*e* divided by the common factor of its coefficients, so that one question has one form; its sign too unless *signed*."""
+    factor = math.gcd(*(c for _, c in e.terms))
+    if not signed and e.terms[0][1] < 0:
+        factor = -factor
+    return e if factor == 1 else Dim(tuple((m, c // factor) for m, c in e.terms))
+
+
 # ---------------------------------------------------------------------------------------------------------------- decisions
 
 
@@ -341,7 +350,7 @@ class Scope:
             return evaluate(e, self._generic) >= 0
         v = evaluate(e, self.values)
         answer = v == 0 if kind == "zero" else v >= 0
-        self.guards.setdefault(Guard(kind, e, answer))
+        self.guards.setdefault(Guard(kind, _primitive_part(e, signed=kind == "nonneg"), answer))
         return answer
 
 

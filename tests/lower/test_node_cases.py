@@ -14,13 +14,16 @@ from onnx.backend.test.case import node as node_cases
 from onnx_vulkan.errors import RefusedError
 from run_case import assert_close, graph_of, refusals, run
 
-MODULES = """abs acos acosh add and_ argmax argmin asin asinh atan atanh bitshift bitwiseand bitwisenot bitwiseor bitwisexor cast
-castlike ceil celu clip compress concat constant constantofshape cos cosh cumprod cumsum depthtospace div dropout elu equal erf exp
-expand eyelike flatten floor gather gatherelements gathernd gelu greater greater_or_equal hardsigmoid hardswish identity if_ isinf isnan
-leakyrelu less less_or_equal log loop max mean min mish mod mul neg nonzero not_ onehot or_ pad pow prelu rangeop reciprocal reducel1 reducel2
-reduce_log_sum reduce_log_sum_exp reducemax reducemean reducemin reduceprod reducesum reducesumsquare relu reshape reversesequence round
-scan scatter scatterelements scatternd selu shape shrink sigmoid sign sin sinh size slice softplus softsign spacetodepth split sqrt
-squeeze sub sum swish tan tanh thresholdedrelu tile transpose trilu unsqueeze where xor""".split()
+MODULES = """
+    abs acos acosh add and_ argmax argmin asin asinh atan atanh bitshift bitwiseand bitwisenot bitwiseor bitwisexor cast
+    castlike ceil celu clip compress concat constant constantofshape cos cosh cumprod cumsum depthtospace div dropout elu
+    equal erf exp expand eyelike flatten floor gather gatherelements gathernd gelu greater greater_or_equal hardsigmoid
+    hardswish identity if_ isinf isnan leakyrelu less less_or_equal log loop max mean min mish mod mul neg nonzero not_ onehot
+    or_ pad pow prelu rangeop reciprocal reducel1 reducel2 reduce_log_sum reduce_log_sum_exp reducemax reducemean reducemin
+    reduceprod reducesum reducesumsquare relu reshape reversesequence round scan scatter scatterelements scatternd selu shape
+    shrink sigmoid sign sin sinh size slice softplus softsign spacetodepth split sqrt squeeze sub sum swish tan tanh
+    thresholdedrelu tile transpose trilu unsqueeze where xor
+""".split()
 
 # What is refused on purpose, by a part of the case's name; element types that the engine does not have are refused besides.
 REFUSED = {
