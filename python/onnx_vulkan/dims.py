@@ -65,13 +65,14 @@ class Dim:
     on purpose: ask :func:`same`, :func:`at_least` or :func:`evaluate`.
     """
 
-    __slots__ = ("_hash", "terms")
+    __slots__ = ("_hash", "_text", "terms")
 
     terms: tuple[tuple[Monomial, int], ...]
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]):
         self.terms = terms
         self._hash = hash(terms)
+        self._text = ""
 
     # -- identity
     def __hash__(self) -> int:
@@ -81,6 +82,11 @@ class Dim:
         return isinstance(other, Dim) and self._hash == other._hash and self.terms == other.terms
 
     def __repr__(self) -> str:
+        if not self._text:  # messages and sort keys ask often: half of a lowering's time without this
+            self._text = self._spell()
+        return self._text
+
+    def _spell(self) -> str:
         out = []
         for monomial, c in self.terms:
             factors = [_atom_text(a) + (f"^{p}" if p > 1 else "") for a, p in monomial]
