@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "engine.h"
 
@@ -42,6 +43,7 @@ int ov_device_create(const ov_device_desc *desc, ov_device **out, ov_error *err)
     d->handle = (void *)(uintptr_t)desc->device;
     d->queue = (void *)(uintptr_t)desc->queue;
     d->limit = desc->limit;
+    d->pid = getpid();
     pthread_mutex_init(&d->queue_lock, NULL);
     pthread_mutex_init(&d->memory_lock, NULL);
     pthread_mutex_init(&d->transfer_lock, NULL);
@@ -106,6 +108,11 @@ int ov_new_timeline(ov_device *d, vk_handle *out, ov_error *err) {
 int ov_submit(ov_device *d, void *commands, vk_handle semaphore, uint64_t value, ov_error *err) {
     if (atomic_load(&d->lost))
         return ov_fail(err, OV_DEVICE_LOST, "The device was lost earlier in this process; start a new process to use it again.");
+    if (d->pid != getpid())
+        return ov_fail(
+            err, OV_FAILED,
+            "This process was forked from one that had opened a Vulkan device, and a device does not survive a fork. Start "
+            "workers by the 'spawn' method, or open the first session after the fork.");
     VkTimelineSubmitInfo timeline = {.type = VK_TYPE_TIMELINE_SUBMIT_INFO, .n_signals = 1, .signal_values = &value};
     VkSubmitInfo submit = {.type = VK_TYPE_SUBMIT_INFO,
                            .next = &timeline,

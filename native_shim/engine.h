@@ -39,6 +39,7 @@ struct ov_device {
     ov_device_desc desc;
     vk_functions vk;
     void *handle, *queue;
+    long pid;
     pthread_mutex_t queue_lock;
     atomic_bool lost;
     _Atomic uint64_t counters[OV_COUNTER_COUNT];

@@ -1,0 +1,90 @@
+"""Allocation, copies, shared weights, the memory limit."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from onnx_vulkan.device import Device, MemoryKind
+from onnx_vulkan.errors import DeviceError, OutOfDeviceMemory
+
+
+def live(device: Device) -> tuple[int, int]:
+    counts = device.counters()
+    return counts["live_bytes"], counts["committed_bytes"]
+
+
+def test_pieces_do_not_overlap_and_all_goes_back(device: Device) -> None:
+    before = live(device)
+    rng = random.Random(1)
+    held = []
+    for step in range(600):
+        if held and rng.random() < 0.45:
+            held.pop(rng.randrange(len(held))).free()
+        else:
+            kind = rng.choice(list(MemoryKind))
+            held.append(device.alloc(rng.choice([0, 1, 255, 256, 257, 70_000, 3 << 20]), kind))
+        if step % 100 == 0:
+            spans = sorted((m.address, m.address + m.size) for m in held)
+            assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
+            assert all(m.address % 256 == 0 for m in held)
+    for m in held:
+        m.free()
+        m.free()
+    assert live(device) == before
+
+
+@pytest.mark.parametrize("kind", list(MemoryKind))
+@pytest.mark.parametrize("count", [1, 100, 5_000_000])
+def test_bytes_come_back(device: Device, kind: MemoryKind, count: int) -> None:
+    x = np.arange(count, dtype=np.int32)
+    memory = device.alloc(x.nbytes + 4, kind)
+    memory.upload(x, offset=4)
+    assert (memory.download(np.int32, x.shape, offset=4) == x).all()
+    with pytest.raises(ValueError):
+        memory.upload(x, offset=8)
+
+
+def test_weights_are_shared_by_content(device: Device) -> None:
+    x = np.random.default_rng(0).standard_normal((100, 30)).astype(np.float32)
+    before = device.counters()
+    first, second = device.weights(x), device.weights(x.copy())
+    other = device.weights(x + 1)
+    assert first.address == second.address != other.address
+    assert device.counters()["uploaded_bytes"] - before["uploaded_bytes"] == 2 * x.nbytes
+    first.free()
+    assert (second.download(np.float32, x.shape) == x).all()
+    second.free()
+    other.free()
+    after = device.counters()
+    assert (after["live_bytes"], after["shared_weights"]) == (before["live_bytes"], before["shared_weights"])
+
+
+def test_an_array_of_any_layout(device: Device) -> None:
+    x = np.arange(12, dtype=np.int16).reshape(3, 4)
+    memory = device.weights(x.T)
+    assert (memory.download(np.int16, (4, 3)) == x.T).all()
+    assert device.weights(np.zeros((0, 3), np.float32)).size == 0
+    assert device.weights(np.array(2.5)).download(np.float64, ()) == 2.5
+
+
+def test_the_limit_is_a_sentence(device: Device) -> None:
+    committed = device.counters()["committed_bytes"]
+    device.set_memory_limit(committed + (8 << 20))
+    try:
+        small = device.alloc(5 << 20)
+        with pytest.raises(OutOfDeviceMemory, match=r"16\.0 MiB.*limit of"):
+            device.alloc(16 << 20)
+        small.free()
+    finally:
+        device.set_memory_limit(None)
+    with pytest.raises(OutOfDeviceMemory, match="at most"):
+        device.alloc(device.info.limits.max_allocation + 1)
+    device.alloc(16 << 20).free()
+
+
+def test_addresses_outside_are_refused(device: Device) -> None:
+    memory = device.alloc(1024)
+    memory.address += 1 << 40
+    with pytest.raises(DeviceError, match="not in one live allocation"):
+        memory.upload(b"1234")
