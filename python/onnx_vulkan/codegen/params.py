@@ -7,6 +7,7 @@ planner later fills the words from values' addresses and evaluated extents.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -98,7 +99,7 @@ class Params:
         dtype, t = value.dtype, GLSL_TYPES[value.dtype]
         if dtype is DType.BOOL:
             return "true" if bool(value.data) else "false"
-        wide: dict[DType, np.dtype] = {  # type: ignore[type-arg]
+        wide: dict[DType, np.dtype[Any]] = {
             DType.F64: np.dtype("<f8"),
             DType.I64: np.dtype("<i8"),
             DType.U64: np.dtype("<u8"),

@@ -106,7 +106,7 @@ class Session:
             for i, (e, n) in enumerate(zip(t.shape, array.shape, strict=True)):
                 if not isinstance(e, Dim) and e != n:
                     raise InvalidInput(f"dim {i} of input {name!r} is {n}, the model wants {e}")
-        return np.ascontiguousarray(array)
+        return np.asarray(array, order="C")
 
     def stats(self) -> dict[str, int]:
         """Counters: runs, plans, dispatches, memory."""

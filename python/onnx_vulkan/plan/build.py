@@ -327,14 +327,17 @@ class _Planner:
         arena_size, input_size, output_size = self.place()
         pipelines = self.emit()
         used = {v for launch in self.launches for v in launch.kernel.reads} | {o.value for o in q.outputs}
-        keys, inputs, host = [], [], b""
+        keys: list[tuple[int, int, int]] = []
+        inputs: list[tuple[int, ...]] = []
+        host = b""
         for i in q.inputs:
             flags = (0 if i.value in used else IO_UNUSED) | (IO_HOST_KNOWN if i.host_bytes is not None else 0)
             inputs.append((i.value.rank, i.value.dtype.size, len(keys), flags, self.where[i.value][1], self.bytes_of(i.value)))
             host += i.host_bytes or b""
             for e in i.value.shape:
                 keys.append(self.key_row(e))
-        outputs, output_dims = [], []
+        outputs: list[tuple[int, ...]] = []
+        output_dims: list[int] = []
         for n, o in enumerate(q.outputs):
             outputs.append(
                 (len(o.shape), o.value.dtype.size, len(output_dims), 0, self.output_offsets[n], self.bytes_of(o.value))

@@ -118,7 +118,8 @@ class Builder:
     def dims(self, values: Sequence[Extent], shape: Sequence[int]) -> Value:
         """An int64 tensor of run-known integers; a constant where all are numbers."""
         if not any(isinstance(v, Dim) for v in values):
-            return self.const(np.array([int(v) for v in values], np.int64).reshape(tuple(shape)))
+            numbers = [v for v in values if not isinstance(v, Dim)]
+            return self.const(np.array(numbers, np.int64).reshape(tuple(shape)))
         return self._one("dims", [], DType.I64, shape, values=tuple(values), shape=tuple(shape))
 
     def full(self, shape: Sequence[Extent], value: Any, dtype: DType) -> Value:
@@ -132,8 +133,9 @@ class Builder:
         if shape == x.shape:
             return x
         require_same(product(x.shape), product(shape), f"cannot reshape {x.shape} to {shape}: element counts differ")
-        if x.is_const and not any(isinstance(e, Dim) for e in shape):
-            return self.const(x.data.reshape(tuple(int(e) for e in shape)), x.name)  # type: ignore[union-attr, arg-type]
+        numbers = tuple(e for e in shape if not isinstance(e, Dim))
+        if x.data is not None and len(numbers) == len(shape):
+            return self.const(x.data.reshape(numbers), x.name and f"{x.name}:{list(numbers)}")
         made = self._made.get(x)
         if made is not None and made.op == "reshape":
             return self.reshape(made.inputs[0], shape)
