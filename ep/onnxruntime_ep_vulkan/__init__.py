@@ -1,0 +1,141 @@
+"""ONNX Runtime plug-in execution provider "VulkanEP". Importing this package registers it.
+
+    import onnxruntime, onnxruntime_ep_vulkan
+    session = onnxruntime.InferenceSession("model.onnx", providers=["VulkanEP"])
+
+``providers=`` knows plug-ins from ONNX Runtime 1.25 on; with 1.23 and 1.24 give the devices of ``onnxruntime.get_ep_devices()``
+whose ``ep_name`` is ``"VulkanEP"`` to ``SessionOptions.add_provider_for_devices``.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onnxruntime_ep_vulkan.sessions import SessionStats
+
+__all__ = [
+    "assert_on_vulkan",
+    "get_ep_name",
+    "get_ep_names",
+    "get_library_path",
+    "register",
+    "session_stats",
+    "unregister",
+]
+
+EP_NAME = "VulkanEP"
+_OLDEST = (1, 23)
+_lock = threading.Lock()
+_registered = False
+
+
+def get_library_path() -> str:
+    """The path of the library that ONNX Runtime loads: the engine's own extension module."""
+    from onnx_vulkan import _shim
+
+    return str(_shim.__file__)
+
+
+def get_ep_name() -> str:
+    """The name to use in ``providers=``."""
+    return EP_NAME
+
+
+def get_ep_names() -> list[str]:
+    """The names of all execution providers in the library: one."""
+    return [EP_NAME]
+
+
+def register() -> None:
+    """Register the library with ONNX Runtime, once; further calls do nothing.
+
+    Raises ImportError when onnxruntime is missing or older than 1.23.
+    """
+    global _registered
+    ort = _onnxruntime()
+    from onnxruntime_ep_vulkan import callbacks
+
+    with _lock:
+        if _registered:
+            return
+        callbacks.attach()
+        ort.register_execution_provider_library(EP_NAME, get_library_path())
+        _registered = True
+
+
+def unregister() -> None:
+    """Take the library out of ONNX Runtime. Sessions that exist go on; new ones do not find VulkanEP any more."""
+    global _registered
+    with _lock:
+        if _registered:
+            _onnxruntime().unregister_execution_provider_library(EP_NAME)
+            _registered = False
+
+
+def session_stats(session: Any) -> SessionStats:
+    """What VulkanEP has done for an ``onnxruntime.InferenceSession``.
+
+    Raises LookupError when the session does not have VulkanEP, for example because ONNX Runtime has fallen back to the CPU.
+    """
+    from onnxruntime_ep_vulkan import callbacks, sessions
+
+    # ORT gives no way from its session to our part of it, but it passes dynamic options through.
+    token = uuid.uuid4().hex
+    if not hasattr(session, "set_ep_dynamic_options"):
+        raise LookupError("The statistics of a session need onnxruntime 1.24 or newer.")
+    if EP_NAME in session.get_providers():
+        session.set_ep_dynamic_options({callbacks.IDENTIFY: token})
+    found = sessions.identified.pop(token, None)
+    if found is None:
+        raise LookupError(
+            f"This session does not run on VulkanEP, its providers are {', '.join(session.get_providers())}. Import "
+            "onnxruntime_ep_vulkan first, ask for it with providers=['VulkanEP'], and pass enable_fallback=0 so that ONNX "
+            "Runtime raises errors instead of falling back."
+        )
+    return found.stats()
+
+
+def assert_on_vulkan(session: Any) -> SessionStats:
+    """Raise AssertionError unless the session has VulkanEP, nodes of its model were claimed, and they have run.
+
+    Gives back the session's statistics. Run the session once before.
+    """
+    try:
+        stats = session_stats(session)
+    except LookupError as error:
+        raise AssertionError(str(error)) from None
+    if not stats.claimed_nodes:
+        reasons = "".join(f"\n  - {r}" for r in stats.refusals[:20])
+        raise AssertionError(f"VulkanEP is in this session, but none of the {stats.offered_nodes} nodes was claimed:{reasons}")
+    if not stats.runs:
+        raise AssertionError(
+            f"VulkanEP claimed {stats.claimed_nodes} nodes in {stats.blocks} blocks, but no block has run: run the session first."
+        )
+    if not stats.dispatches:
+        raise AssertionError(
+            f"VulkanEP claimed {stats.claimed_nodes} nodes and ran {stats.runs} times, but nothing was dispatched to "
+            f"{stats.device}: the model computes nothing on the device."
+        )
+    return stats
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ImportError(
+            "onnxruntime_ep_vulkan is a plug-in of ONNX Runtime, which is not installed: pip install 'onnxruntime>=1.25'."
+        ) from error
+    version = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+    if version < _OLDEST or not hasattr(onnxruntime, "register_execution_provider_library"):
+        raise ImportError(
+            f"onnxruntime {onnxruntime.__version__} cannot load plug-ins from Python; VulkanEP needs 1.25 or newer (1.23 and 1.24 work "
+            "with add_provider_for_devices): pip install -U onnxruntime."
+        )
+    return onnxruntime
+
+
+register()

@@ -1,0 +1,65 @@
+"""GetCapability: offers ORT's graph to the claims and fuses the blocks that come back."""
+
+from __future__ import annotations
+
+from onnx_vulkan._shim import ffi, lib
+from onnx_vulkan.errors import Refusal
+from onnxruntime_ep_vulkan import abi, reader
+from onnxruntime_ep_vulkan.abi import Handle
+from onnxruntime_ep_vulkan.reader import ReadGraph
+from onnxruntime_ep_vulkan.sessions import EpSession
+
+__all__ = ["claim", "partition"]
+
+
+def claim(session: EpSession, graph: Handle, support: Handle) -> None:
+    """Claim what can run of *graph*.
+
+    ORT asks for each graph of a model, bodies before the graph that holds them, and once more after it has inlined functions.
+    The branches of an If are left alone: an If whose condition is known before the run is claimed whole, later, with the graph
+    that holds it, and would then arrive with half-fused branches (ORT lets nobody look from a body to the graph outside).
+    """
+    if _is_branch(graph):
+        return
+    read = reader.read_graph(graph)
+    # 1.23 names the blocks of two bodies alike and then refuses the second; it does not tell a body's parent either.
+    if abi.api_version() < 24 and read.graph.outer:
+        return
+    blocks, refusals = partition(session, read)
+    free = [i for i, owner in enumerate(read.owners) if not owner]
+    session.offered += len(free)
+    session.refusals += refusals
+    for block in blocks:
+        _fuse(support, [read.handles[i] for i in block])
+
+
+def _fuse(support: Handle, nodes: list[Handle]) -> None:
+    # OrtNodeFusionOptions: uint32 version, bool drop_constant_initializers. Dropped: the weights are uploaded in Compile, and
+    # ORT frees its copy after the session is made.
+    fusion = ffi.new("uint32_t[2]", [abi.api_version(), 1])
+    abi.check(
+        abi.ep_function(
+            lib.OrtEpApi_EpGraphSupportInfo_AddNodesToFuse, "void *(*)(void *, const void *const *, size_t, const void *)"
+        )(support, ffi.new("void *[]", nodes), len(nodes), fusion)
+    )
+
+
+def partition(session: EpSession, read: ReadGraph) -> tuple[list[list[int]], list[Refusal]]:
+    """The blocks (node numbers) and refusals that the claims find among the nodes that no EP has yet."""
+    from onnx_vulkan import claims
+
+    # A node that another EP (or we, earlier) already has: no operator of this engine has an EP's name for a domain.
+    for node, owner in zip(read.graph.nodes, read.owners, strict=True):
+        if owner:
+            node.domain = owner
+    found = claims.partition(read.graph, session.options)
+    taken = {i for i, owner in enumerate(read.owners) if owner}
+    refusals = [r for r in found.refusals if r.domain not in read.owners or not r.domain]
+    return [b for b in found.blocks if not taken & set(b)], refusals
+
+
+def _is_branch(graph: Handle) -> bool:
+    parent = abi.get(lib.OrtApi_Graph_GetParentNode, graph)
+    if parent == ffi.NULL:
+        return False
+    return abi.text(lib.OrtApi_Node_GetOperatorType, parent) == "If" and not abi.text(lib.OrtApi_Node_GetDomain, parent)

@@ -1,0 +1,121 @@
+"""Which device: what is shown to ORT at registration, and what a session opens.
+
+Registration touches Vulkan only where ORT lists a GPU (to find out whether it is ours); the device itself is opened by the
+first session, or by the first device value.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from onnx_vulkan._shim import ffi, lib
+from onnx_vulkan.errors import DeviceError, InvalidInput
+from onnxruntime_ep_vulkan import abi
+from onnxruntime_ep_vulkan.abi import Handle
+
+__all__ = ["label", "make_ep_devices", "open_for", "open_shared", "options_type"]
+
+log = logging.getLogger("onnxruntime_ep_vulkan")
+
+_lock = threading.Lock()
+_shared: list[Any] = []  # the device of the allocator, once it is open
+_memory_infos: list[Handle] = []  # OrtMemoryInfo; ORT keeps our pointer as long as the OrtEpDevice
+_warned = False
+
+
+# ------------------------------------------------------------------------------------------------ what ORT is shown
+
+
+def make_ep_devices(factory: Handle, hardware: list[Handle], room: int) -> list[Handle]:
+    """The OrtEpDevices of this library on ORT's *hardware*: one for host memory, then one for device memory.
+
+    By name ORT takes the first, so ``providers=["VulkanEP"]`` has numpy arrays in and out without copy nodes. Both stand on the
+    GPU that is our default device; where ORT does not list it (a software driver, a container without PCI), on the CPU.
+    """
+    chosen = _match(hardware)
+    if chosen is None:
+        return []
+    made = [_ep_device(factory, chosen, "host")]
+    if room > 1:
+        made.append(_ep_device(factory, chosen, "device"))
+        memory = _memory_infos[0] if _memory_infos else _memory_info()
+        abi.check(abi.ep_function(lib.OrtEpApi_EpDevice_AddAllocatorInfo, "void *(*)(void *, const void *)")(made[1], memory))
+    return made
+
+
+def _match(hardware: list[Handle]) -> Handle | None:
+    def number(slot: int, handle: Handle) -> int:
+        return int(abi.function(slot, "uint32_t (*)(const void *)")(handle))
+
+    kinds = [number(lib.OrtApi_HardwareDevice_Type, h) for h in hardware]
+    gpus = [h for h, kind in zip(hardware, kinds, strict=True) if kind == lib.ORT_HARDWARE_GPU]
+    if gpus:
+        ours = _default_ids()
+        for h in gpus:
+            if (number(lib.OrtApi_HardwareDevice_VendorId, h), number(lib.OrtApi_HardwareDevice_DeviceId, h)) == ours:
+                return h
+    return next((h for h, kind in zip(hardware, kinds, strict=True) if kind == lib.ORT_HARDWARE_CPU), None)
+
+
+def _ep_device(factory: Handle, hardware: Handle, memory: str) -> Handle:
+    metadata = ffi.new("void **")
+    abi.function(lib.OrtApi_CreateKeyValuePairs, "void (*)(void **)")(metadata)
+    add = abi.function(lib.OrtApi_AddKeyValuePair, "void (*)(void *, const char *, const char *)")
+    add(metadata[0], b"memory", memory.encode())
+    out = ffi.new("void **")
+    try:
+        abi.check(
+            abi.ep_function(lib.OrtEpApi_CreateEpDevice, "void *(*)(void *, const void *, const void *, const void *, void **)")(
+                factory, hardware, metadata[0], ffi.NULL, out
+            )
+        )
+    finally:
+        abi.function(lib.OrtApi_ReleaseKeyValuePairs, "void (*)(void *)")(metadata[0])
+    return out[0]
+
+
+def _memory_info() -> Handle:
+    out = ffi.new("void **")
+    # Alignment 0: with any other ORT's Python `OrtValue.ortvalue_from_numpy` does not find the allocator. Ours gives 256.
+    abi.call(
+        lib.OrtApi_CreateMemoryInfo_V2,
+        "void *(*)(const char *, int, uint32_t, int32_t, int, size_t, int, void **)",
+        b"VulkanEP",
+        lib.ORT_MEMORY_GPU,
+        lib.OV_ORT_VENDOR_ID,
+        0,
+        lib.ORT_DEVICE_MEMORY_DEFAULT,
+        0,
+        lib.ORT_DEVICE_ALLOCATOR,
+        out,
+    )
+    _memory_infos.append(out[0])
+    return out[0]
+
+
+# ------------------------------------------------------------------------------------------------ what sessions use
+
+
+def options_type() -> type[Any]:
+    """The engine's dataclass of options."""
+    from onnx_vulkan.engine.options import Options
+
+    return Options
+
+
+def _default_ids() -> tuple[int, int] | None:
+    return None
+
+
+def open_for(options: Any, *, device_memory: bool) -> Any:
+    return None
+
+
+def open_shared() -> Any:
+    return ffi.NULL
+
+
+def label(device: Any) -> str:
+    return str(device)

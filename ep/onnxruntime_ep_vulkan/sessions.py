@@ -1,0 +1,149 @@
+"""What lives as long as one ORT session: its options, its blocks and what was claimed. Found by the EP's number."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnx_vulkan._shim import ffi, lib
+from onnx_vulkan.errors import Refusal, Unsupported
+from onnx_vulkan.graph import Graph
+from onnxruntime_ep_vulkan import abi, devices, options, reader
+from onnxruntime_ep_vulkan.abi import Handle
+
+__all__ = ["EpSession", "SessionStats", "compile_blocks", "create", "find", "identified", "make_block", "release", "release_block"]
+
+log = logging.getLogger("onnxruntime_ep_vulkan")
+
+
+@dataclass(slots=True)
+class SessionStats:
+    """What VulkanEP did for one session so far.
+
+    ``claimed_nodes`` counts the model's nodes (after ORT's first optimisations) that run in ``blocks`` fused nodes; ``refusals``
+    says why others do not. ``runs`` counts block runs, ``plans`` the plans that are kept now, ``plans_made`` all that were made.
+    """
+
+    device: str
+    blocks: int = 0
+    claimed_nodes: int = 0
+    offered_nodes: int = 0
+    runs: int = 0
+    dispatches: int = 0
+    plans: int = 0
+    plans_made: int = 0
+    recordings: int = 0
+    refusals: list[Refusal] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Compiled:
+    block: Any  # onnx_vulkan.engine.block.Block
+    nodes: int
+
+
+@dataclass(slots=True)
+class EpSession:
+    """One OrtEp."""
+
+    number: int
+    options: Any  # onnx_vulkan.engine.options.Options
+    device: Any
+    offered: int = 0
+    refusals: list[Refusal] = field(default_factory=list)
+    blocks: dict[int, _Compiled] = field(default_factory=dict)
+
+    def stats(self) -> SessionStats:
+        """The counters of this session's blocks, added up."""
+        total = SessionStats(devices.label(self.device), offered_nodes=self.offered, refusals=list(self.refusals))
+        info = ffi.new("ov_block_info *")
+        for compiled in list(self.blocks.values()):
+            total.blocks += 1
+            total.claimed_nodes += compiled.nodes
+            lib.ov_block_get(compiled.block.handle, info)
+            total.runs += info.runs
+            total.dispatches += info.dispatches
+            total.plans += info.plans
+            total.plans_made += info.plans_made
+            total.recordings += info.recordings
+        return total
+
+
+_sessions: dict[int, EpSession] = {}
+
+identified: dict[str, EpSession] = {}
+"""Sessions that answered to a token (see ``onnxruntime_ep_vulkan.session_stats``)."""
+
+
+def create(number: int, metadata: list[dict[str, str]], config: Mapping[str, str]) -> None:
+    """Begin a session: read its options and open its device. ``metadata`` is that of the OrtEpDevices it was given."""
+    if config.get("ep.context_enable") == "1":
+        raise Unsupported("VulkanEP cannot write EPContext models yet: leave out the session option ep.context_enable.")
+    chosen = options.parse_options(options.provider_options(config), devices.options_type())
+    device_memory = any(m.get("memory") == "device" for m in metadata)
+    device = devices.open_for(chosen, device_memory=device_memory)
+    _sessions[number] = EpSession(number, chosen, device)
+
+
+def find(number: int) -> EpSession:
+    """The session of an EP."""
+    return _sessions[number]
+
+
+def make_block(graph: Graph, device: Any, chosen: Any) -> Any:
+    """The engine's Block for a claimed graph (imported late: a session that claims nothing needs no engine)."""
+    from onnx_vulkan.engine.block import Block
+
+    return Block(graph, device, chosen)
+
+
+def compile_blocks(session: EpSession, graphs: list[Handle], fused: list[Handle]) -> list[Any]:
+    """Make the block of each fused node; gives back their C handles. All or none."""
+    made: list[_Compiled] = []
+    try:
+        for graph, node in zip(graphs, fused, strict=True):
+            inputs = reader.value_names(lib.OrtApi_Node_GetNumInputs, lib.OrtApi_Node_GetInputs, node)
+            outputs = reader.value_names(lib.OrtApi_Node_GetNumOutputs, lib.OrtApi_Node_GetOutputs, node)
+            read = reader.read_graph(graph, inputs=inputs).graph
+            if read.inputs != inputs:
+                raise RuntimeError(f"ONNX Runtime made constants inputs of a fused node: {set(inputs) - set(read.inputs)}")
+            # ORT hands over a value for every input of a fused node, so a default can never be needed here.
+            read.outputs, read.defaults = outputs, {}
+            made.append(_Compiled(make_block(read, session.device, session.options), len(read.nodes)))
+    except BaseException:
+        for compiled in made:
+            compiled.block.close()
+        raise
+    for compiled in made:
+        session.blocks[_address(compiled.block.handle)] = compiled
+    return [compiled.block.handle for compiled in made]
+
+
+def release_block(number: int, handle: Any) -> None:
+    """ORT lets go of one fused node."""
+    compiled = _sessions[number].blocks.pop(_address(handle), None)
+    if compiled is not None:
+        compiled.block.close()
+
+
+def release(number: int) -> None:
+    """ORT lets go of the EP; blocks that it never took are closed."""
+    session = _sessions.pop(number, None)
+    if session is not None:
+        for compiled in session.blocks.values():
+            compiled.block.close()
+
+
+def _address(handle: Any) -> int:
+    return int(ffi.cast("uintptr_t", handle))
+
+
+def config_entries(session_options: Handle) -> dict[str, str]:
+    """All configuration entries of a session, provider options included."""
+    held = abi.get(lib.OrtApi_GetSessionOptionsConfigEntries, session_options)
+    try:
+        return abi.pairs(held)
+    finally:
+        abi.function(lib.OrtApi_ReleaseKeyValuePairs, "void (*)(void *)")(held)

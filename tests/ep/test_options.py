@@ -1,0 +1,59 @@
+"""Provider options on their way from the caller's dict to the engine's dataclass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from conftest import StubEngine, StubOptions, chain, vulkan_session
+from onnx_vulkan.errors import InvalidInput
+
+from onnxruntime_ep_vulkan.options import parse_options, provider_options
+
+
+def test_options_arrive(stub: StubEngine) -> None:
+    vulkan_session(chain(), {"precision": "fast", "contexts": 3, "runtime_dims": "past=1024, total=2048", "release_arena": "1"})
+    assert stub.options == [
+        StubOptions(precision="fast", contexts=3, release_arena=True, runtime_dims={"past": 1024, "total": 2048})
+    ]
+
+
+def test_misspelt_option_names_the_known_ones(stub: StubEngine) -> None:
+    with pytest.raises(Exception, match=r"no provider option 'Precision'.*contexts, device, precision"):
+        vulkan_session(chain(), {"Precision": "fast"})
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [("precision", "quick"), ("contexts", "many"), ("release_arena", "maybe"), ("runtime_dims", "past"), ("runtime_dims", "a=x")],
+)
+def test_bad_value_is_named(key: str, text: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{key}.*{text}"):
+        parse_options({key: text}, StubOptions)
+
+
+def test_empty_text_is_none_where_none_is_allowed() -> None:
+    assert parse_options({"device": ""}, StubOptions).device is None
+    with pytest.raises(InvalidInput):
+        parse_options({"contexts": ""}, StubOptions)
+
+
+def test_value_that_the_dataclass_refuses() -> None:
+    @dataclass
+    class Picky:
+        bytes: int = field(default=0)
+
+        def __post_init__(self) -> None:
+            if self.bytes < 0:
+                raise ValueError("bytes has to be positive")
+
+    import builtins
+
+    Picky.__annotations__["bytes"] = builtins.int
+    with pytest.raises(InvalidInput, match="positive"):
+        parse_options({"bytes": "-1"}, Picky)
+
+
+def test_only_our_prefix_counts() -> None:
+    entries = {"ep.vulkanep.device": "0", "ep.other.device": "1", "session.x": "2", "ep.vulkanep.device_id": "0"}
+    assert provider_options(entries) == {"device": "0"}
