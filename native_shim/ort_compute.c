@@ -12,10 +12,10 @@ typedef struct ov_ort_compute {
 
 OrtStatus *ov_ort_status_of_kind(int kind, const ov_error *error) {
     switch (kind) {
-        case OV_INVALID_INPUT: return ov_ort_status(ORT_INVALID_ARGUMENT, error->text);
-        case OV_UNSUPPORTED: return ov_ort_status(ORT_NOT_IMPLEMENTED, error->text);
-        case OV_DEVICE_LOST: return ov_ort_status(ORT_DEVICE_RESET, error->text);
-        default: return ov_ort_status(ORT_ENGINE_ERROR, error->text); // never EP_FAIL: ORT would run again on the CPU
+    case OV_INVALID_INPUT: return ov_ort_status(ORT_INVALID_ARGUMENT, error->text);
+    case OV_UNSUPPORTED: return ov_ort_status(ORT_NOT_IMPLEMENTED, error->text);
+    case OV_DEVICE_LOST: return ov_ort_status(ORT_DEVICE_RESET, error->text);
+    default: return ov_ort_status(ORT_ENGINE_ERROR, error->text); // never EP_FAIL: ORT would run again on the CPU
     }
 }
 
@@ -96,7 +96,9 @@ static OrtStatus *compute_run(void *self, void *state, OrtKernelContext *context
     return kind == OV_OK ? NULL : ov_ort_status_of_kind(kind, &error);
 }
 
-static void compute_release_state(void *self, void *state) { (void)self, (void)state; }
+static void compute_release_state(void *self, void *state) {
+    (void)self, (void)state;
+}
 
 void *ov_ort_new_compute(int64_t ep, ov_block *block) {
     ov_ort_compute *info = calloc(1, sizeof *info);

@@ -9,20 +9,26 @@ ov_ort_state ov_ort;
 
 static void *factory[OrtEpFactory_SLOTS];
 
-void ov_ort_begin(void **slots) { memcpy(slots, &ov_ort.version, sizeof ov_ort.version); }
+void ov_ort_begin(void **slots) {
+    memcpy(slots, &ov_ort.version, sizeof ov_ort.version);
+}
 
 OrtStatus *ov_ort_status(int code, const char *text) {
+    // Before 1.28 Python had no class for this code and raised RuntimeError, which ORT's wrapper answers with the CPU.
+    if (code == ORT_DEVICE_RESET && ov_ort.version < 28) code = ORT_ENGINE_ERROR;
     return ORT_SLOT(ov_ort.api, OrtApi_CreateStatus, OrtStatus * (*)(int, const char *))(code, text);
 }
 
 OrtStatus *ov_ort_status_of(const ov_ort_error *error) {
     if (error->code) return ov_ort_status(error->code, error->text);
-    return ov_ort_status(ORT_ENGINE_ERROR,
-                         ov_ort.ready ? "VulkanEP: a Python callback failed without saying why."
-                                      : "VulkanEP: its Python package is not loaded, or the interpreter is exiting.");
+    return ov_ort_status(ORT_ENGINE_ERROR, ov_ort.ready
+                                               ? "VulkanEP: a Python callback failed without saying why."
+                                               : "VulkanEP: its Python package is not loaded, or the interpreter is exiting.");
 }
 
-OrtStatus *ov_ort_no_memory(void) { return ov_ort_status(ORT_ENGINE_ERROR, "VulkanEP: the host is out of memory."); }
+OrtStatus *ov_ort_no_memory(void) {
+    return ov_ort_status(ORT_ENGINE_ERROR, "VulkanEP: the host is out of memory.");
+}
 
 static const char *factory_name(const void *self) {
     (void)self;
@@ -96,8 +102,9 @@ OV_EXPORT OrtStatus *CreateEpFactories(const char *registered_name, const OrtApi
     ov_ort.ep_api = ORT_SLOT(api, OrtApi_GetEpApi, const void *(*)(void))();
     ov_ort.version = version;
     if (!ov_ort.ready) {
-        return ov_ort_status(ORT_ENGINE_ERROR, "VulkanEP plans in Python: import onnxruntime_ep_vulkan, which registers this library "
-                                               "itself, instead of (or before) registering it by path.");
+        return ov_ort_status(ORT_ENGINE_ERROR,
+                             "VulkanEP plans in Python: import onnxruntime_ep_vulkan, which registers this library "
+                             "itself, instead of (or before) registering it by path.");
     }
     if (room < 1) return ov_ort_status(ORT_INVALID_ARGUMENT, "VulkanEP: ONNX Runtime has no room for a factory.");
 

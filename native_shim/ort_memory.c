@@ -23,7 +23,9 @@ enum { BUCKETS = 1024 };
 static piece *pieces[BUCKETS];
 static pthread_mutex_t pieces_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static piece **bucket_of(uint64_t address) { return &pieces[(address >> 8) % BUCKETS]; } // addresses are multiples of 256
+static piece **bucket_of(uint64_t address) {
+    return &pieces[(address >> 8) % BUCKETS];
+} // addresses are multiples of 256
 
 typedef struct ov_ort_allocator {
     void *slots[OrtAllocator_SLOTS];
@@ -74,7 +76,9 @@ static void memory_free(void *self, void *data) {
     free(p);
 }
 
-static const OrtMemoryInfo *memory_info(const void *self) { return ((const ov_ort_allocator *)self)->info; }
+static const OrtMemoryInfo *memory_info(const void *self) {
+    return ((const ov_ort_allocator *)self)->info;
+}
 
 OrtStatus *ov_ort_create_allocator(void *factory, const OrtMemoryInfo *info, const OrtKeyValuePairs *options, void **out) {
     (void)factory, (void)options;
@@ -112,7 +116,9 @@ bool ov_ort_on_device(const OrtValue *value) {
     return device_is_ours(ORT_SLOT(ov_ort.ep_api, OrtEpApi_Value_GetMemoryDevice, device_fn)(value));
 }
 
-static void transfer_release(void *self) { (void)self; } // static
+static void transfer_release(void *self) {
+    (void)self;
+} // static
 
 static bool transfer_can_copy(const void *self, const OrtMemoryDevice *from, const OrtMemoryDevice *to) {
     (void)self;

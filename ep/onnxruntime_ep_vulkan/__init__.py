@@ -132,8 +132,8 @@ def _onnxruntime() -> Any:
     version = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
     if version < _OLDEST or not hasattr(onnxruntime, "register_execution_provider_library"):
         raise ImportError(
-            f"onnxruntime {onnxruntime.__version__} cannot load plug-ins from Python; VulkanEP needs 1.25 or newer (1.23 and 1.24 work "
-            "with add_provider_for_devices): pip install -U onnxruntime."
+            f"onnxruntime {onnxruntime.__version__} cannot load plug-ins from Python; VulkanEP needs 1.25 or newer (1.23 and "
+            "1.24 work with add_provider_for_devices): pip install -U onnxruntime."
         )
     return onnxruntime
 

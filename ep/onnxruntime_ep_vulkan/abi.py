@@ -11,7 +11,20 @@ from typing import Any
 
 from onnx_vulkan._shim import ffi, lib
 
-__all__ = ["Handle", "OrtError", "api_version", "call", "check", "ep_function", "flag", "function", "get", "handles", "pairs", "text"]
+__all__ = [
+    "Handle",
+    "OrtError",
+    "api_version",
+    "call",
+    "check",
+    "ep_function",
+    "flag",
+    "function",
+    "get",
+    "handles",
+    "pairs",
+    "text",
+]
 
 Handle = Any
 """An opaque pointer of ORT, as cffi gives it."""
@@ -102,6 +115,4 @@ def pairs(handle: Handle) -> dict[str, str]:
         return {}
     keys, values, count = ffi.new("char ***"), ffi.new("char ***"), ffi.new("size_t *")
     function(lib.OrtApi_GetKeyValuePairs, "void (*)(const void *, void *, void *, size_t *)")(handle, keys, values, count)
-    return {
-        ffi.string(keys[0][i]).decode(): ffi.string(values[0][i]).decode(errors="surrogateescape") for i in range(count[0])
-    }
+    return {ffi.string(keys[0][i]).decode(): ffi.string(values[0][i]).decode(errors="surrogateescape") for i in range(count[0])}

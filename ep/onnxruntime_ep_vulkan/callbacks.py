@@ -11,6 +11,7 @@ from typing import Any
 
 from onnx_vulkan import errors
 from onnx_vulkan._shim import ffi, lib
+
 from onnxruntime_ep_vulkan import abi, capability, devices, sessions
 
 __all__ = ["IDENTIFY", "attach"]
@@ -73,7 +74,7 @@ def _quiet(function: Callable[..., None]) -> Callable[..., None]:
     return entry
 
 
-@ffi.def_extern()
+@ffi.def_extern()  # type: ignore[untyped-decorator]
 @_answers
 def ov_py_devices(factory: Any, hardware: Any, count: int, made: Any, room: int, n_made: Any) -> None:
     for handle in devices.make_ep_devices(factory, ffi.unpack(hardware, count), room):
@@ -81,20 +82,20 @@ def ov_py_devices(factory: Any, hardware: Any, count: int, made: Any, room: int,
         n_made[0] += 1
 
 
-@ffi.def_extern()
+@ffi.def_extern()  # type: ignore[untyped-decorator]
 @_answers
 def ov_py_create_ep(number: int, metadata: Any, count: int, session_options: Any) -> None:
     given = [abi.pairs(metadata[i]) for i in range(count)]
     sessions.create(number, given, sessions.config_entries(session_options))
 
 
-@ffi.def_extern()
+@ffi.def_extern()  # type: ignore[untyped-decorator]
 @_answers
 def ov_py_capability(number: int, graph: Any, support: Any) -> None:
     capability.claim(sessions.find(number), graph, support)
 
 
-@ffi.def_extern()
+@ffi.def_extern()  # type: ignore[untyped-decorator]
 @_answers
 def ov_py_compile(number: int, graphs: Any, fused: Any, count: int, blocks: Any) -> None:
     made = sessions.compile_blocks(sessions.find(number), ffi.unpack(graphs, count), ffi.unpack(fused, count))
@@ -102,7 +103,7 @@ def ov_py_compile(number: int, graphs: Any, fused: Any, count: int, blocks: Any)
         blocks[i] = handle
 
 
-@ffi.def_extern()
+@ffi.def_extern()  # type: ignore[untyped-decorator]
 @_answers
 def ov_py_dynamic_options(number: int, keys: Any, values: Any, count: int) -> None:
     for i in range(count):
@@ -113,19 +114,19 @@ def ov_py_dynamic_options(number: int, keys: Any, values: Any, count: int) -> No
             raise errors.InvalidInput(f"VulkanEP has no option {key!r} that can change while a session lives.")
 
 
-@ffi.def_extern()
+@ffi.def_extern()  # type: ignore[untyped-decorator]
 @_answers
 def ov_py_open_device() -> None:
     lib.ov_ort.device = devices.open_shared()
 
 
-@ffi.def_extern()
+@ffi.def_extern()  # type: ignore[untyped-decorator]
 @_quiet
 def ov_py_release_block(number: int, block: Any) -> None:
     sessions.release_block(number, block)
 
 
-@ffi.def_extern()
+@ffi.def_extern()  # type: ignore[untyped-decorator]
 @_quiet
 def ov_py_release_ep(number: int) -> None:
     sessions.release(number)

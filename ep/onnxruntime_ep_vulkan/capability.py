@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onnx_vulkan._shim import ffi, lib
 from onnx_vulkan.errors import Refusal
+
 from onnxruntime_ep_vulkan import abi, reader
 from onnxruntime_ep_vulkan.abi import Handle
 from onnxruntime_ep_vulkan.reader import ReadGraph
@@ -49,13 +50,12 @@ def partition(session: EpSession, read: ReadGraph) -> tuple[list[list[int]], lis
     from onnx_vulkan import claims
 
     # A node that another EP (or we, earlier) already has: no operator of this engine has an EP's name for a domain.
-    for node, owner in zip(read.graph.nodes, read.owners, strict=True):
-        if owner:
-            node.domain = owner
-    found = claims.partition(read.graph, session.options)
     taken = {i for i, owner in enumerate(read.owners) if owner}
-    refusals = [r for r in found.refusals if r.domain not in read.owners or not r.domain]
-    return [b for b in found.blocks if not taken & set(b)], refusals
+    for i in taken:
+        read.graph.nodes[i].domain = read.owners[i]
+    found = claims.partition(read.graph, session.options, session.device.info.features)
+    refusals = [r for r in found.refusals if r.domain not in {read.owners[i] for i in taken}]
+    return [list(block) for block in found.blocks if not taken & set(block)], refusals
 
 
 def _is_branch(graph: Handle) -> bool:

@@ -7,11 +7,15 @@ first session, or by the first device value.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from typing import Any
 
 from onnx_vulkan._shim import ffi, lib
+from onnx_vulkan.device import Device
+from onnx_vulkan.device.core import ENVIRONMENT
 from onnx_vulkan.errors import DeviceError, InvalidInput
+
 from onnxruntime_ep_vulkan import abi
 from onnxruntime_ep_vulkan.abi import Handle
 
@@ -20,7 +24,7 @@ __all__ = ["label", "make_ep_devices", "open_for", "open_shared", "options_type"
 log = logging.getLogger("onnxruntime_ep_vulkan")
 
 _lock = threading.Lock()
-_shared: list[Any] = []  # the device of the allocator, once it is open
+_shared: list[Device] = []  # the device of the allocator, once it is open
 _memory_infos: list[Handle] = []  # OrtMemoryInfo; ORT keeps our pointer as long as the OrtEpDevice
 _warned = False
 
@@ -102,20 +106,54 @@ def options_type() -> type[Any]:
     """The engine's dataclass of options."""
     from onnx_vulkan.engine.options import Options
 
-    return Options
+    kind: type[Any] = Options
+    return kind
 
 
 def _default_ids() -> tuple[int, int] | None:
-    return None
+    """(vendor id, device id) of the device that a session takes by default; None where there is none, or only software."""
+    from onnx_vulkan.device.info import choose
+
+    try:
+        found = choose(Device.list(), os.environ.get(ENVIRONMENT))
+    except DeviceError as error:
+        log.debug("no Vulkan device to show to ONNX Runtime: %s", error)
+        return None
+    return None if found.kind == "cpu" else (found.vendor_id, found.device_id)
 
 
-def open_for(options: Any, *, device_memory: bool) -> Any:
-    return None
+def open_for(options: Any, *, device_memory: bool) -> Device:
+    """The device of a session; opened by the first one that asks."""
+    device = Device.get(options.device)
+    if device_memory and device is not _shared_device():
+        raise InvalidInput(
+            f"Device memory of VulkanEP lies on {_shared_device().info.name}, but this session asks for {device.info.name}: set "
+            f"the environment variable {ENVIRONMENT} instead of the option 'device', or use VulkanEP's host-memory device."
+        )
+    _warn_about_software(device)
+    return device
 
 
 def open_shared() -> Any:
-    return ffi.NULL
+    """The ``ov_device *`` that ORT's device values lie on."""
+    return _shared_device().native
 
 
-def label(device: Any) -> str:
-    return str(device)
+def label(device: Device) -> str:
+    """The device's name for people."""
+    return device.info.name
+
+
+def _shared_device() -> Device:
+    with _lock:
+        if not _shared:
+            _shared.append(Device.get())
+            lib.ov_ort.device = _shared[0].native
+        return _shared[0]
+
+
+def _warn_about_software(device: Device) -> None:
+    global _warned
+    if device.info.kind == "cpu" and not _warned:
+        _warned = True
+        log.warning("VulkanEP runs on %s, a software driver: good for right answers, not for speed.", device.info.name)

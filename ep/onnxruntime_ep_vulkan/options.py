@@ -13,7 +13,7 @@ from onnx_vulkan.errors import InvalidInput
 __all__ = ["PREFIX", "parse_options", "provider_options"]
 
 PREFIX = "ep.vulkanep."
-"""What ORT puts before a provider option's key in the session's configuration: the EP's name in lower case. The key keeps its case."""
+"""What ORT puts before a provider option's key in the session's configuration: the EP's name in lower case."""
 
 # Not ours to read: `device_id` chooses among ORT's hardware devices, and ORT leaves it in the list.
 _OF_ORT = frozenset({"device_id"})

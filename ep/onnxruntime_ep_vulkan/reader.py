@@ -7,11 +7,11 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-
 from onnx_vulkan._shim import ffi, lib
 from onnx_vulkan.dims import Extent, symbol
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.graph import Array, Attribute, Graph, Node, TensorType
+
 from onnxruntime_ep_vulkan import abi
 from onnxruntime_ep_vulkan.abi import Handle
 
@@ -186,9 +186,7 @@ def _bodies(node: Handle) -> dict[str, Attribute]:
     if not count:
         return {}
     graphs, names = ffi.new("void *[]", count), ffi.new("char *[]", count)
-    abi.call(
-        lib.OrtApi_Node_GetSubgraphs, "void *(*)(const void *, void **, size_t, char **)", node, graphs, count, names
-    )
+    abi.call(lib.OrtApi_Node_GetSubgraphs, "void *(*)(const void *, void **, size_t, char **)", node, graphs, count, names)
     return {ffi.string(names[i]).decode(): _Reader().read(graphs[i], None).graph for i in range(count)}
 
 
@@ -261,10 +259,11 @@ def tensor_of(value: Handle) -> Array:
     if not size:
         return np.empty(shape, dtype)
     data = abi.get(lib.OrtApi_GetTensorData, value)
-    raw: Array = np.frombuffer(ffi.buffer(data, size), np.uint8)
+    raw = np.frombuffer(ffi.buffer(data, size), np.uint8)
     raw.flags.writeable = False
     if bits >= 8:
-        return raw.view(dtype).reshape(shape)
+        whole: Array = raw.view(dtype).reshape(shape)
+        return whole
     per_byte = 8 // bits
     spread = (raw[:, None] >> (np.arange(per_byte, dtype=np.uint8) * bits)) & ((1 << bits) - 1)
     return _narrow(spread.reshape(-1)[:elements].astype(np.uint8), dtype, bits).reshape(shape)

@@ -10,10 +10,21 @@ from typing import Any
 from onnx_vulkan._shim import ffi, lib
 from onnx_vulkan.errors import Refusal, Unsupported
 from onnx_vulkan.graph import Graph
+
 from onnxruntime_ep_vulkan import abi, devices, options, reader
 from onnxruntime_ep_vulkan.abi import Handle
 
-__all__ = ["EpSession", "SessionStats", "compile_blocks", "create", "find", "identified", "make_block", "release", "release_block"]
+__all__ = [
+    "EpSession",
+    "SessionStats",
+    "compile_blocks",
+    "create",
+    "find",
+    "identified",
+    "make_block",
+    "release",
+    "release_block",
+]
 
 log = logging.getLogger("onnxruntime_ep_vulkan")
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from conftest import StubEngine, StubOptions, chain, vulkan_session
+from ep_stub import StubEngine, StubOptions, chain, vulkan_session
 from onnx_vulkan.errors import InvalidInput
-
 from onnxruntime_ep_vulkan.options import parse_options, provider_options
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from conftest import ORT_MINOR, StubEngine, chain, make_model, vulkan_session
+from ep_stub import ORT_MINOR, StubEngine, chain, make_model, vulkan_session
 from onnx import TensorProto, helper, numpy_helper
 from onnx_vulkan.dims import symbol
 from onnx_vulkan.dtypes import DType
@@ -93,7 +93,9 @@ def test_attributes(stub: StubEngine) -> None:
         helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 0, 1, 0], auto_pad="NOTSET", kernel_shape=[3, 1]),
         helper.make_node("Upsample", ["c"], ["u"], domain="test.domain", scales=[1.0, 2.5], modes=["ab", "c"], empty=""),
     ]
-    model = onnx.load_from_string(make_model(nodes[:1], {"x": [1, 1, 8, 8]}, {"c": None}, {"w": np.ones((1, 1, 3, 1), np.float32)}))
+    model = onnx.load_from_string(
+        make_model(nodes[:1], {"x": [1, 1, 8, 8]}, {"c": None}, {"w": np.ones((1, 1, 3, 1), np.float32)})
+    )
     graph = read(stub, model.SerializeToString())
     attributes = graph.nodes[0].attributes
     assert attributes["pads"] == [1, 0, 1, 0]
@@ -105,7 +107,13 @@ def test_attributes(stub: StubEngine) -> None:
 def test_tensor_and_string_attributes(stub: StubEngine) -> None:
     table = numpy_helper.from_array(np.array([2.5], np.float32))
     labels = helper.make_node(
-        "LabelEncoder", ["k"], ["v"], domain="ai.onnx.ml", keys_strings=["a", "bb", ""], values_floats=[1.0, 2.0, 3.0], default_float=9.0
+        "LabelEncoder",
+        ["k"],
+        ["v"],
+        domain="ai.onnx.ml",
+        keys_strings=["a", "bb", ""],
+        values_floats=[1.0, 2.0, 3.0],
+        default_float=9.0,
     )
     nodes = [helper.make_node("ConstantOfShape", ["s"], ["c"], value=table), labels]
     graph_proto = helper.make_graph(
@@ -279,9 +287,7 @@ def test_whole_if_is_claimed_with_its_bodies(stub: StubEngine) -> None:
 def test_inlined_functions_come_in_a_second_call(stub: StubEngine) -> None:
     """HardSwish is a function: unclaimed, ORT inlines it and asks again, with our earlier blocks among the nodes."""
     nodes = [helper.make_node("Sin", ["x"], ["a"]), helper.make_node("HardSwish", ["a"], ["y"])]
-    stub.claims = lambda found: [
-        [i] for i, n in enumerate(found.graph.nodes) if not found.owners[i] and n.op_type != "HardSwish"
-    ]
+    stub.claims = lambda found: [[i] for i, n in enumerate(found.graph.nodes) if not found.owners[i] and n.op_type != "HardSwish"]
     vulkan_session(make_model(nodes, {"x": [4]}, {"y": [4]}))
     assert stub.blocks[0].graph.nodes[0].op_type == "Sin"
     if len(stub.graphs) > 1:

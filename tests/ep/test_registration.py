@@ -7,10 +7,9 @@ import subprocess
 import sys
 
 import onnxruntime as ort
-import pytest
-from conftest import ORT_MINOR, StubEngine, chain, ep_devices, vulkan_session
-
 import onnxruntime_ep_vulkan
+import pytest
+from ep_stub import ORT_MINOR, StubEngine, chain, ep_devices, vulkan_session
 
 
 def test_import_registers_once() -> None:
@@ -71,12 +70,12 @@ def test_exit_with_a_live_session(ending: str) -> None:
     done = in_a_new_process(
         "import builtins, os, sys\n"
         f"sys.path.insert(0, {os.path.dirname(__file__)!r})\n"
-        "import conftest\n"
+        "import ep_stub\n"
         "from onnxruntime_ep_vulkan import capability, devices, sessions\n"
-        "engine = conftest.StubEngine()\n"
+        "engine = ep_stub.StubEngine()\n"
         "capability.partition, sessions.make_block = engine.partition, engine.make_block\n"
-        "devices.open_for, devices.options_type = engine.open_for, lambda: conftest.StubOptions\n"
-        "builtins.kept = [conftest.vulkan_session(conftest.chain())]\n"
+        "devices.open_for, devices.options_type = engine.open_for, lambda: ep_stub.StubOptions\n"
+        "builtins.kept = [ep_stub.vulkan_session(ep_stub.chain())]\n"
         "builtins.kept.append(builtins.kept)\n"
         f"{ending}"
     )
