@@ -79,7 +79,8 @@ class Device:
     @cached_property
     def limits(self) -> SimpleNamespace:
         """The device facts that variants depend on."""
-        properties = vk.vkGetPhysicalDeviceProperties(self.physical).limits
+        whole = vk.vkGetPhysicalDeviceProperties(self.physical)  # owns the memory of its limits
+        properties = whole.limits
         subgroup = vk.VkPhysicalDeviceSubgroupProperties()
         controls = vk.VkPhysicalDeviceFloatControlsProperties(pNext=subgroup)
         both = vk.VkPhysicalDeviceProperties2(pNext=controls)

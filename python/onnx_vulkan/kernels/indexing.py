@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from onnx_vulkan.codegen.kernel import At, Limits, Variant, grid_of, workgroups
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.types import unpack
 from onnx_vulkan.codegen.view import View
-from onnx_vulkan.dims import Extent
+from onnx_vulkan.dims import Extent, product
 
-__all__ = ["FLAT_GROUP", "flat_grid", "load", "offset_text", "split_index"]
+__all__ = ["FLAT_GROUP", "Rows", "flat_grid", "load", "offset_text", "rows_of", "split_index"]
 
 FLAT_GROUP = "(gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x)"
 """The number of this workgroup in a grid made by :func:`~onnx_vulkan.codegen.kernel.grid_of`."""
@@ -53,3 +54,53 @@ def flat_grid(total: Extent, *spec: int) -> Callable[[At, Limits], Variant]:
         return Variant((size, *spec), grid_of(workgroups(total, size)))
 
     return choose
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The lines of a tensor along one axis, for one or more views of it.
+
+    ``count`` is how many there are and ``length`` how long they are. ``split(flat)`` declares the coordinates of line *flat*,
+    ``at(view, position)`` is then the offset of an element of the line.
+    """
+
+    params: Params
+    length: Extent
+    names: tuple[str, ...]
+    extents: tuple[Extent, ...]
+    outer: tuple[tuple[Extent, ...], ...]
+    inner: tuple[Extent, ...]
+    offsets: tuple[Extent, ...]
+
+    @property
+    def count(self) -> Extent:
+        return product(self.extents)
+
+    def split(self, flat: str) -> list[str]:
+        """Statements that declare the coordinates of line *flat*."""
+        return split_index(self.params, flat, list(zip(self.names, self.extents, strict=True)))
+
+    def at(self, view: int, position: str) -> str:
+        """The offset in view number *view* of element *position* of the line."""
+        names, strides = [*self.names, position], [*self.outer[view], self.inner[view]]
+        return offset_text(self.params, names, strides, self.offsets[view])
+
+
+def rows_of(params: Params, shape: Sequence[Extent], axis: int, views: Sequence[tuple[Sequence[Extent], Extent]]) -> Rows:
+    """The lines along *axis* of *shape*. *views* are (strides, offset); axes that all of them walk alike are merged."""
+    runs: list[list[int]] = []
+    for i in (i for i in range(len(shape)) if i != axis and shape[i] != 1):
+        joined = runs and all(s[runs[-1][-1]] == s[i] * shape[i] for s, _ in views)
+        if joined:
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    return Rows(
+        params,
+        shape[axis],
+        tuple(f"r{n}" for n in range(len(runs))),
+        tuple(product(shape[i] for i in run) for run in runs),
+        tuple(tuple(s[run[-1]] for run in runs) for s, _ in views),
+        tuple(s[axis] for s, _ in views),
+        tuple(offset for _, offset in views),
+    )
