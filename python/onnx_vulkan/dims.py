@@ -371,7 +371,7 @@ def current_scope() -> Scope:
 
 def same(a: Extent, b: Extent) -> bool:
     """Decide whether two extents are equal in this run (recorded as a guard where it depends on the shapes)."""
-    return current_scope().decide("zero", a - b)
+    return a == b or current_scope().decide("zero", a - b)
 
 
 def is_zero(e: Extent) -> bool:
@@ -391,6 +391,8 @@ def at_least(a: Extent, b: Extent) -> bool:
 
 def require_same(a: Extent, b: Extent, message: str) -> Extent:
     """Demand that two extents are equal; gives back the plainer of the two. Raises ShapeMismatch with *message*."""
+    if a == b:
+        return b
     scope = current_scope()
     difference = a - b
     if isinstance(difference, Dim) and scope.values is None:
@@ -458,8 +460,10 @@ def broadcast_shapes(*shapes: Sequence[Extent]) -> tuple[Extent, ...]:
     out: list[Extent] = [1] * rank
     for shape in shapes:
         offset = rank - len(shape)
-        for i, e in enumerate(shape):
-            out[offset + i] = broadcast_extents(
-                out[offset + i], e, f"shapes {' and '.join(map(str, map(tuple, shapes)))} do not broadcast"
-            )
+        for i, e in enumerate(shape, offset):
+            if isinstance(out[i], int) and out[i] == 1:
+                out[i] = e
+            elif out[i] != e and not (isinstance(e, int) and e == 1):
+                message = f"shapes {' and '.join(map(str, map(tuple, shapes)))} do not broadcast"
+                out[i] = broadcast_extents(out[i], e, message)
     return tuple(out)
