@@ -46,7 +46,7 @@ class Device:
             for device in cls._opened.values():
                 device._check_process()
             instance = Instance.get()
-            info = choose(instance.devices(), selector)
+            info = choose(instance.devices, selector)
             key = f"{info.uuid}-{info.index}"
             if key not in cls._opened:
                 cls._opened[key] = Device(instance, info)
@@ -55,7 +55,7 @@ class Device:
     @staticmethod
     def list() -> builtins.list[DeviceInfo]:
         """The devices of this machine, none of them opened."""
-        return Instance.get().devices()
+        return [*Instance.get().devices]
 
     def __init__(self, instance: Instance, info: DeviceInfo):
         vk = load()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -188,7 +190,8 @@ class Instance:
         make = self.function("vkCreateDebugUtilsMessengerEXT", "PFN_vkCreateDebugUtilsMessengerEXT")
         check(make(self.handle, create, ffi.NULL, out), "vkCreateDebugUtilsMessengerEXT")
 
-    def devices(self) -> list[DeviceInfo]:
+    @functools.cached_property
+    def devices(self) -> tuple[DeviceInfo, ...]:
         """All physical devices, in the loader's order."""
         vk = load()
         ffi, lib = vk.ffi, vk.lib
@@ -196,7 +199,7 @@ class Instance:
         check(lib.vkEnumeratePhysicalDevices(self.handle, count, ffi.NULL), "vkEnumeratePhysicalDevices")
         handles = ffi.new("VkPhysicalDevice[]", max(1, count[0]))
         check(lib.vkEnumeratePhysicalDevices(self.handle, count, handles), "vkEnumeratePhysicalDevices")
-        return [_describe(self, i, handles[i]) for i in range(count[0])]
+        return tuple(_describe(self, i, handles[i]) for i in range(count[0]))
 
 
 def _version(packed: int) -> tuple[int, int, int]:
@@ -452,7 +455,7 @@ def _coop_matrices(instance: Instance, device: Any) -> tuple[CoopMatrix, ...]:
     )
 
 
-def choose(devices: list[DeviceInfo], selector: str | None) -> DeviceInfo:
+def choose(devices: Sequence[DeviceInfo], selector: str | None) -> DeviceInfo:
     """The device that *selector* names: its index, its UUID, or part of its name; None or "": the best usable one."""
     if not devices:
         raise DeviceError(NO_DEVICE)

@@ -151,6 +151,8 @@ class ReplayBlock:
         *outputs*: where to put them; else arrays are made. Raises InvalidInput, OutOfDeviceMemory, DeviceLost, or what the
         planner raised.
         """
+        if self.native is None:
+            raise InvalidInput("The block was closed.")
         if len(inputs) != self.n_inputs:
             raise InvalidInput(f"{len(inputs)} inputs were given to a block that has {self.n_inputs}.")
         count = len(self.output_dtypes)
