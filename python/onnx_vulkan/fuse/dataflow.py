@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from onnx_vulkan.codegen.render import INLINE_OPS
-from onnx_vulkan.kernels import FAMILIES, key_of
+from onnx_vulkan.kernels import families, key_of
 from onnx_vulkan.program.ir import Instr, Program, Value
 
 __all__ = ["VIEW_OPS", "Dataflow"]
@@ -103,11 +103,11 @@ class Dataflow:
     @staticmethod
     def family_views(instr: Instr) -> frozenset[int]:
         """The operands that an anchor's family reads through strides."""
-        family = FAMILIES.get(key_of(instr))
+        family = families().get(key_of(instr))
         return family.views if family is not None else frozenset()
 
     @staticmethod
     def family_epilogue(instr: Instr) -> bool:
         """Whether elementwise instructions can be fused after an anchor."""
-        family = FAMILIES.get(key_of(instr))
+        family = families().get(key_of(instr))
         return family is not None and family.epilogue
