@@ -1,7 +1,8 @@
 """Proves that a plan has no hazards: what validation layers cannot see when buffers are reached by address.
 
-Works from the ranges that each dispatch declares to read and write, and from the plan's commands alone: two dispatches with no
-barrier between them must not touch the same bytes unless both only read. It shares no code with the planner's placing of barriers.
+Works from the ranges that each dispatch declares to read and write, and from the plan's commands alone: two dispatches with
+no barrier between them must not touch the same bytes unless both only read. It shares no code with the planner's placing of
+barriers.
 """
 
 from __future__ import annotations
