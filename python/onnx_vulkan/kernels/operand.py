@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnx_vulkan.codegen.kernel import At
+from onnx_vulkan.codegen.kernel import At, is_multiple
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.types import GLSL_TYPES, unpack, wrap
-from onnx_vulkan.dims import Dim, Extent, symbols_of
+from onnx_vulkan.dims import Extent
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["Matrix", "accumulator", "is_multiple", "merge_runs", "narrow", "quad_type", "reader", "strided_sum"]
+__all__ = ["Matrix", "accumulator", "merge_runs", "narrow", "quad_type", "reader", "strided_sum"]
 
 _QUADS = {
     "float": "vec4",
@@ -72,20 +72,6 @@ def strided_sum(params: Params, terms: Sequence[tuple[str, Extent]], offset: Ext
     if offset != 0 or not parts:
         parts.insert(0, params.word(offset))
     return " + ".join(parts)
-
-
-def is_multiple(at: At, e: Extent, of: int) -> bool:
-    """Whether an extent is a multiple of *of* in every run that the plan serves.
-
-    A run-time symbol has any value up to the capacity that *at* knows, so it counts only where all of the polynomial's
-    coefficients are multiples; ``at.runtime`` (when there is one) names those symbols.
-    """
-    if not isinstance(e, Dim):
-        return e % of == 0
-    if all(c % of == 0 for _, c in e.terms):
-        return True
-    runtime: frozenset[str] = getattr(at, "runtime", frozenset())
-    return not (symbols_of(e) & runtime) and at(e) % of == 0
 
 
 @dataclass(frozen=True, slots=True)

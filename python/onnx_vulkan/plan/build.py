@@ -107,12 +107,32 @@ class _Tables:
     hazards: list[tuple[list[Range], list[Range]]] = field(default_factory=list)
 
 
+class _Numbers:
+    """The number that an extent is in this plan, run-time symbols at their capacity (``codegen.kernel.At``)."""
+
+    def __init__(self, values: Mapping[str, int], runtime: frozenset[str]):
+        self.values = values
+        self.runtime = runtime
+        self.cache: dict[Extent, int] = {}
+
+    def __call__(self, e: Extent) -> int:
+        if not isinstance(e, Dim):
+            return e
+        n = self.cache.get(e)
+        if n is None:
+            n = self.cache[e] = evaluate(e, self.values)
+        return n
+
+    def varies(self, e: Extent) -> bool:
+        """Whether an extent depends on a run-time symbol: it has then any value up to the number that a call gives."""
+        return bool(self.runtime) and isinstance(e, Dim) and not symbols_of(e).isdisjoint(self.runtime)
+
+
 class _Planner:
     def __init__(self, request: PlanRequest):
         self.q = request
-        self.sizes = {**request.numbers, **request.runtime}
         self.symbols = {name: n for n, name in enumerate(request.runtime)}
-        self.cache: dict[Extent, int] = {}
+        self.at = _Numbers({**request.numbers, **request.runtime}, frozenset(request.runtime))
         self.t = _Tables()
         self.where: dict[Value, tuple[int, int]] = {}
         self.input_of = {i.value: n for n, i in enumerate(request.inputs)}
@@ -121,18 +141,9 @@ class _Planner:
         self.expressions: dict[Extent, int] = {}
 
     # ------------------------------------------------------------------------------------------------ numbers
-    def at(self, e: Extent) -> int:
-        """The number that an extent is, run-time symbols at their capacity."""
-        if not isinstance(e, Dim):
-            return e
-        n = self.cache.get(e)
-        if n is None:
-            n = self.cache[e] = evaluate(e, self.sizes)
-        return n
-
     def varies(self, e: Extent) -> bool:
         """Whether an extent depends on a run-time symbol."""
-        return bool(self.symbols) and isinstance(e, Dim) and not symbols_of(e).isdisjoint(self.symbols)
+        return self.at.varies(e)
 
     def bytes_of(self, v: Value) -> int:
         n = self.at(product(v.shape))
