@@ -22,6 +22,7 @@ from onnx_vulkan.errors import DeviceError
 __all__ = ["Device"]
 
 ENVIRONMENT = "ONNX_VULKAN_DEVICE"
+UNMAPPED = "ONNX_VULKAN_UNMAPPED"  # for tests: a software device then copies by staging, like a GPU with memory of its own
 SPIN_NS = 200_000  # poll this long before blocking: a blocked thread wakes some tens of us late
 
 
@@ -81,6 +82,7 @@ class Device:
                 "timestamp_bits": info.timestamp_bits,
                 "queue_family": info.queue_family,
                 "has_budget": "VK_EXT_memory_budget" in info.extensions,
+                "unmapped": os.environ.get(UNMAPPED, "") not in ("", "0"),
             },
         )
         error, out = ffi.new("ov_error *"), ffi.new("ov_device **")
