@@ -65,6 +65,8 @@ class _Rebuild(Builder):
             return self.sink_elementwise(instr, xs)
         if instr.op == "reshape":
             return self.sink_transpose_below_reshape(instr, xs[0])
+        if instr.op == "reduce" and self.made_by(xs[0], "reshape") is not None:
+            return self.sink_reshape_below_reduce(instr, xs[0])
         if instr.op in ("reduce", "concat", "pad", "slice", "gather", "scan", "sort", "broadcast"):
             return self.sink_axes(instr, xs)
         return None
@@ -180,6 +182,25 @@ class _Rebuild(Builder):
             return (self.transpose(y, perm),)
         values, indices = self.sort(x, instr.outputs[0].shape[a["axis"]], axis, largest=a["largest"])
         return self.transpose(values, perm), self.transpose(indices, perm)
+
+    def sink_reshape_below_reduce(self, instr: Instr, x: Value) -> tuple[Value, ...] | None:
+        """A reduction over axes that a reshape left whole: reduce before the reshape, so that what is around it meets in one
+        index space."""
+        made = self.made_by(x, "reshape")
+        if made is None or instr.attrs["fn"] in ("argmax", "argmin"):
+            return None
+        source, reduced = made.inputs[0], set(instr.attrs["axes"])
+        axes: list[int] = []
+        for a, b in reshape_groups(source.shape, x.shape):
+            inside = {j for j in b if x.shape[j] != 1}
+            if inside & reduced and not inside <= reduced:
+                return None
+            if inside & reduced:
+                axes += [i for i in a if source.shape[i] != 1]
+        if not axes:
+            return None
+        y = self.reduce(instr.attrs["fn"], source, axes, last=instr.attrs["last"])
+        return (self.reshape(y, instr.out.shape),)
 
     def sink_transpose_below_reshape(self, instr: Instr, x: Value) -> tuple[Value, ...] | None:
         """A reshape that splits or joins axes which the transpose before it left side by side."""
