@@ -57,7 +57,7 @@ int ov_device_create(const ov_device_desc *desc, ov_device **out, ov_error *err)
 #undef OV_VK
     if (missing) {
         free(d);
-        return ov_fail(err, OV_FAILED, "The Vulkan driver lacks %s, which Vulkan 1.2 has; update the driver.", missing);
+        return ov_fail(err, OV_FAILED, "The Vulkan driver lacks %s, which Vulkan 1.3 has; update the driver.", missing);
     }
 
     VkMemoryProperties2 properties = {.type = VK_TYPE_MEMORY_PROPERTIES_2};

@@ -63,7 +63,7 @@ class Device:
         self.info = info
         self._instance = instance
         self._pid = os.getpid()
-        self._handle, queue = _open(instance, info)
+        self._handle, queue = _open(info)
         identity = f"{info.uuid or info.name}-{info.driver_version:x}"
         self._pipelines = PipelineCache(self._handle, identity)
         description = ffi.new(
@@ -170,12 +170,11 @@ class Device:
         return tuple(self._instance.messages)
 
 
-def _open(instance: Instance, info: DeviceInfo) -> tuple[Any, Any]:
+def _open(info: DeviceInfo) -> tuple[Any, Any]:
     """Make the VkDevice; gives back it and its queue."""
     vk = load()
     raw, library = vk.ffi, vk.lib
-    api = min(info.api_version, (instance.api >> 22 & 0x7F, instance.api >> 12 & 0x3FF, 0xFFF))
-    blocks = feature_blocks(api, info.extensions)
+    blocks = feature_blocks(info.extensions)
     first = chain(blocks)
     library.vkGetPhysicalDeviceFeatures2(info.handle, raw.cast("VkPhysicalDeviceFeatures2 *", first))
     for block in blocks:
@@ -190,7 +189,7 @@ def _open(instance: Instance, info: DeviceInfo) -> tuple[Any, Any]:
             "pQueuePriorities": priority,
         },
     )
-    names = [raw.new("char[]", e.encode()) for e in enabled_extensions(api, info.extensions)]
+    names = [raw.new("char[]", e.encode()) for e in enabled_extensions(info.extensions)]
     extensions = raw.new("char *[]", names)
     create = raw.new(
         "VkDeviceCreateInfo *",
