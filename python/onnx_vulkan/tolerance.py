@@ -1,23 +1,43 @@
-"""How close a result must be to its reference to be right: one table and one measure, for the tests, the bench and the CLI."""
+"""How close a result must be to its reference to be right: one table and one measure, for tests, bench, bundles and the CLI.
+
+Right means ``|d| <= atol + rtol * |reference|`` for every element. NaN and infinities must be where the reference has them;
+integers, bools and strings must be equal.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.graph import Array
 
-__all__ = ["FP16_MODEL", "FP32_MODEL", "FP32_OPERATOR", "Tolerance", "tolerance_of", "tolerance_ratio"]
+__all__ = [
+    "EXACT",
+    "FP16_MODEL",
+    "FP32_MODEL",
+    "FP32_OPERATOR",
+    "INT4_MODEL",
+    "Difference",
+    "Tolerance",
+    "allowance",
+    "compare",
+    "no_worse_than",
+    "tolerance_of",
+    "tolerance_ratio",
+    "worst_ratio",
+]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Right means ``|d| <= atol + rtol * |reference|`` for every element."""
+    """``atol`` and ``rtol`` of the rule; where ``of_max`` of the tensor's largest magnitude is more, that is allowed."""
 
     atol: float
     rtol: float
+    of_max: float = 0.0
 
 
 FP32_OPERATOR = Tolerance(1e-5, 1e-4)
@@ -26,30 +46,84 @@ FP32_OPERATOR = Tolerance(1e-5, 1e-4)
 FP32_MODEL = Tolerance(1e-4, 1e-3)
 """A whole fp32 model."""
 
-FP16_MODEL = Tolerance(1e-2, 1e-2)
-"""A model that computes in float16 or bfloat16."""
+FP16_MODEL = Tolerance(1e-2, 1e-2, of_max=1e-3)
+"""A model that computes in float16 or bfloat16, against float32 reference values."""
+
+INT4_MODEL = Tolerance(2e-3, 1e-3)
+"""Logits of a model with 4-bit weights, against weights dequantized in float64."""
+
+EXACT = Tolerance(0.0, 0.0)
+"""Integers and bools."""
 
 
-def tolerance_of(dtypes: set[DType]) -> Tolerance:
+def tolerance_of(dtypes: Collection[DType]) -> Tolerance:
     """The tolerance of a model that computes in *dtypes*."""
-    return FP16_MODEL if dtypes & {DType.F16, DType.BF16} else FP32_MODEL
+    return FP16_MODEL if {DType.F16, DType.BF16} & set(dtypes) else FP32_MODEL
 
 
-def tolerance_ratio(got: Array, reference: Array, tolerance: Tolerance) -> float:
-    """The worst difference as a share of the tolerance: 1.0 is just right, inf where shape, dtype, NaN or inf differ.
+def allowance(row: Tolerance, atol: float | None = None, rtol: float | None = None) -> Tolerance:
+    """A row of the table, or what a user asks for instead."""
+    if atol is None and rtol is None:
+        return row
+    return replace(row, atol=row.atol if atol is None else atol, rtol=row.rtol if rtol is None else rtol, of_max=0.0)
 
-    Integers and bools must be equal.
-    """
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The worst element of a comparison. ``ratio`` is its share of what is allowed: 1 is just right, inf is not comparable."""
+
+    max_abs: float
+    ratio: float
+
+
+_BAD = Difference(float("inf"), float("inf"))
+
+
+def compare(got: Array, reference: Array, tolerance: Tolerance) -> Difference:
+    """Compare two tensors element by element; not comparable where shape, dtype, NaN or inf differ, or integers do."""
     if got.shape != reference.shape or got.dtype != reference.dtype:
-        return float("inf")
+        return _BAD
+    if reference.dtype.kind in "OSU":
+        return Difference(0.0, 0.0) if np.array_equal(got, reference) else _BAD
     if reference.dtype.kind in "biu":
-        return 0.0 if np.array_equal(got, reference) else float("inf")
+        distance = _integer_distance(got, reference)
+        return Difference(distance, float("inf") if distance else 0.0)
     a, b = got.astype(np.float64), reference.astype(np.float64)
     finite = np.isfinite(b)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
-        return float("inf")
-    allowed = tolerance.atol + tolerance.rtol * np.abs(b[finite])
-    difference = np.abs(a[finite] - b[finite])
-    if not allowed.all():  # a tolerance of nothing: equal or wrong
-        return 0.0 if not difference.any() else float("inf")
-    return float(np.max(difference / allowed, initial=0.0))
+        return _BAD
+    difference, size = np.abs(a[finite] - b[finite]), np.abs(b[finite])
+    allowed = np.maximum(tolerance.atol + tolerance.rtol * size, tolerance.of_max * size.max(initial=0.0))
+    # a tolerance of nothing: equal or wrong
+    ratio = np.divide(difference, allowed, out=np.where(difference > 0, np.inf, 0.0), where=allowed > 0)
+    return Difference(float(difference.max(initial=0.0)), float(ratio.max(initial=0.0)))
+
+
+def _integer_distance(a: Array, b: Array) -> float:
+    if a.size == 0 or a.dtype.kind == "b":
+        return float(np.any(a != b))
+    high, low = np.maximum(a, b), np.minimum(a, b)
+    # the difference of two int64 may not fit int64; as unsigned it does
+    return float((high.astype(np.uint64) - low.astype(np.uint64)).max())
+
+
+def tolerance_ratio(got: Array, reference: Array, tolerance: Tolerance) -> float:
+    """The worst difference as a share of the tolerance: 1.0 is just right, inf where shape, dtype, NaN or inf differ."""
+    return compare(got, reference, tolerance).ratio
+
+
+def worst_ratio(got: Array, reference: Array, atol: float, rtol: float) -> float:
+    """:func:`tolerance_ratio` with plain numbers."""
+    return compare(got, reference, Tolerance(atol, rtol)).ratio
+
+
+def no_worse_than(got: Sequence[Array], reference: Sequence[Array], exact: Sequence[Array], tolerance: Tolerance) -> bool:
+    """Whether *got* is as near to the float64 result *exact* as *reference* is, tensor by tensor.
+
+    What lets a model pass whose reference is itself further from the truth than the tolerance.
+    """
+    for a, r, e in zip(got, reference, exact, strict=True):
+        ours, theirs = compare(a.astype(e.dtype), e, tolerance), compare(r.astype(e.dtype), e, tolerance)
+        if not ours.ratio <= max(theirs.ratio, 1.0):
+            return False
+    return True

@@ -62,7 +62,6 @@ class OrtCpu(Contender):
     name = "cpu"
     label = "ORT CPU EP"
     on_gpu = False
-    session: Any = None
 
     def _session(self, path: Path) -> Any:
         import onnxruntime
@@ -74,7 +73,7 @@ class OrtCpu(Contender):
         self.session = self._session(path)
 
     def run(self, feeds: Feeds) -> Outputs:
-        return list(self.session.run(None, dict(feeds)))
+        return list(self.session.run(None, dict(feeds)))  # type: ignore[attr-defined]
 
     def close(self) -> None:
         self.session = None
@@ -92,14 +91,8 @@ class OrtVulkan(OrtCpu):
         import onnxruntime_ep_vulkan
 
         session = onnxruntime.InferenceSession(str(path), _quiet(), providers=["VulkanEP"], enable_fallback=0)
-        self._assert_on_vulkan = onnxruntime_ep_vulkan.assert_on_vulkan
+        onnxruntime_ep_vulkan.assert_on_vulkan(session, ran=False)
         return session
-
-    def facts(self, feeds: Feeds) -> dict[str, Any]:
-        from benchmark.counters import steady_facts
-
-        self._assert_on_vulkan(self.session)
-        return steady_facts(lambda: self.run(feeds))
 
 
 class Standalone(Contender):
@@ -107,7 +100,6 @@ class Standalone(Contender):
 
     name = "standalone"
     label = "ours, standalone"
-    session: Any = None
 
     def open(self, path: Path, torchvision: str, feeds: Feeds) -> None:
         import onnx_vulkan
@@ -116,16 +108,9 @@ class Standalone(Contender):
         self.session = onnx_vulkan.Session.load(path)
 
     def run(self, feeds: Feeds) -> Outputs:
-        return list(self.session.run(feeds).values())
-
-    def facts(self, feeds: Feeds) -> dict[str, Any]:
-        from benchmark.counters import gpu_ms, steady_facts
-
-        return {**steady_facts(lambda: self.run(feeds)), "gpu_ms": gpu_ms(self.session, feeds)}
+        return list(self.session.run(dict(feeds)).values())  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        if self.session is not None:
-            self.session.close()
         self.session = None
 
 

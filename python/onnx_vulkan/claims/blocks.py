@@ -10,15 +10,15 @@ __all__ = ["convex_blocks", "extract", "not_worth_it"]
 
 # Operators that only move, measure or rename data.
 _MOVEMENT = frozenset(
-    """Cast Concat Constant ConstantOfShape Expand Flatten Gather GatherElements GatherND Identity Range Reshape Shape Size Slice
-    Split Squeeze Tile Transpose Unsqueeze Where EyeLike""".split()
+    """Cast Concat Constant ConstantOfShape Expand Flatten Gather GatherElements GatherND Identity Range Reshape Shape Size
+    Slice Split Squeeze Tile Transpose Unsqueeze Where EyeLike""".split()
 )
 # Operators that read and write each element about once: moving their operands costs more than computing them anywhere.
 _CHEAP = _MOVEMENT | frozenset(
-    """Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh Ceil Celu Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater
-    GreaterOrEqual HardSigmoid HardSwish IsInf IsNaN LeakyRelu Less LessOrEqual Log LogSoftmax Max Mean Min Mish Mod Mul Neg Not Or
-    PRelu Pow Reciprocal ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Round Selu Sigmoid Sign Sin Sinh Softmax Softplus
-    Softsign Sqrt Sub Sum Tan Tanh ThresholdedRelu Xor""".split()
+    """Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh Ceil Celu Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu
+    Greater GreaterOrEqual HardSigmoid HardSwish IsInf IsNaN LeakyRelu Less LessOrEqual Log LogSoftmax Max Mean Min Mish
+    Mod Mul Neg Not Or PRelu Pow Reciprocal ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Round Selu Sigmoid
+    Sign Sin Sinh Softmax Softplus Softsign Sqrt Sub Sum Tan Tanh ThresholdedRelu Xor""".split()
 )
 _HANDFUL = 3
 

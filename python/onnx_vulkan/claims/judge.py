@@ -147,7 +147,7 @@ def _named_apart(graph: Graph) -> tuple[Graph, dict[str, int]]:
         if isinstance(value, Graph):
             return replace(value, nodes=[renamed(n, i) for n in value.nodes])
         if isinstance(value, list) and value and isinstance(value[0], Graph):
-            return [body_of(g, i) for g in value]  # type: ignore[return-value, misc]
+            return [body_of(g, i) for g in value]  # type: ignore[return-value]
         return value
 
     return replace(graph, nodes=[renamed(n, i) for i, n in enumerate(graph.nodes)]), index_of

@@ -1,0 +1,173 @@
+"""The command line: ``onnx-vulkan inspect | run | prepare | doctor | devices``. Options and exit codes; the work is next door.
+
+Every command says its verdict in one line on stderr and, when stdout is no terminal, prints JSON there. Exit codes: 0 good,
+1 failed or beyond tolerance, 2 the model cannot run on Vulkan. Heavy imports happen inside the commands.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from onnx_vulkan.cli.report import CANNOT_RUN, FAILED, GOOD, deliver, say
+from onnx_vulkan.errors import OnnxVulkanError, RefusedError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Run ONNX models on any Vulkan GPU.", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False
+)
+
+Model = Annotated[Path, typer.Argument(help="An .onnx file.", show_default=False)]
+ModelOrBundle = Annotated[Path, typer.Argument(help="An .onnx file, or a folder written by prepare.", show_default=False)]
+Dims = Annotated[list[str] | None, typer.Option("--dim", help="NAME=N: a named dim's number. Repeatable.", show_default=False)]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", help="NAME=FILE.npy: the array for an input; others are made up. Repeatable.", show_default=False),
+]
+Atol = Annotated[float | None, typer.Option(help="Absolute tolerance, instead of the table's.", show_default=False)]
+Rtol = Annotated[float | None, typer.Option(help="Relative tolerance, instead of the table's.", show_default=False)]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="Which GPU: index, UUID or part of its name.", show_default=False)
+]
+Report = Annotated[Path | None, typer.Option("--report-json", help="Also write the JSON to this file.", show_default=False)]
+
+
+def main() -> NoReturn:
+    """The entry point of the ``onnx-vulkan`` script."""
+    # typer's own code for a mistyped option is 2, which means something else here.
+    try:
+        code = app(standalone_mode=False)
+    except OnnxVulkanError as e:
+        code = _failed(e)
+    except (KeyboardInterrupt, BrokenPipeError):
+        code = FAILED
+    except Exception as e:
+        show = getattr(e, "show", None)  # a usage error of typer's
+        if callable(show):
+            show()
+        elif type(e).__name__ != "Abort":
+            if os.environ.get("ONNX_VULKAN_DEBUG"):
+                raise
+            say(f"internal error: {type(e).__name__}: {e} (ONNX_VULKAN_DEBUG=1 shows where)")
+        code = FAILED
+    sys.exit(code if isinstance(code, int) else GOOD)
+
+
+def _failed(error: OnnxVulkanError) -> int:
+    """Say an error; gives the exit code."""
+    if os.environ.get("ONNX_VULKAN_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    say(str(error))
+    return CANNOT_RUN if isinstance(error, RefusedError) else FAILED
+
+
+def _request(model: Path, dims: list[str] | None, inputs: list[str] | None, **rest: Any) -> Any:
+    from onnx_vulkan.cli.running import Request, read_dims, read_pairs
+
+    return Request(model, read_dims(dims or []), {n: Path(f) for n, f in read_pairs("--input", inputs or []).items()}, **rest)
+
+
+@app.command()
+def inspect(model: Model, device: DeviceOption = None, report_json: Report = None) -> None:
+    """Tell what of a model runs on Vulkan, and why the rest does not. Needs no GPU."""
+    from onnx_vulkan.cli import inspection
+
+    features = None
+    if device is not None:
+        from onnx_vulkan.device import Device
+
+        features = Device.get(device).info.features
+    data = inspection.inspect(model, features)
+    deliver(data, lambda: inspection.show(data), report_json)
+    say(inspection.verdict(data))
+    raise typer.Exit(GOOD if data["compatible"] else CANNOT_RUN)
+
+
+@app.command()
+def run(
+    model: ModelOrBundle,
+    dim: Dims = None,
+    input: Inputs = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(help="ep, standalone or both (the default where the whole model can run).", show_default=False),
+    ] = None,
+    atol: Atol = None,
+    rtol: Rtol = None,
+    runs: Annotated[int, typer.Option(min=1, help="How many timed runs.")] = 10,
+    device: DeviceOption = None,
+    report_json: Report = None,
+) -> None:
+    """Run a model on Vulkan, compare with ONNX Runtime's CPU (or a bundle's reference), and time it."""
+    from onnx_vulkan.cli import running
+
+    if backend not in (None, "ep", "standalone", "both"):
+        raise typer.BadParameter(f"--backend is ep, standalone or both, not {backend}.")
+    request = _request(model, dim, input, backend=backend, atol=atol, rtol=rtol, runs=runs, device=device)
+    try:
+        data, code, verdict = running.run(request)
+    except RefusedError as e:
+        say(running.refused_text(e, model.name))
+        raise typer.Exit(CANNOT_RUN) from None
+    deliver(data, lambda: running.show(data), report_json)
+    say(verdict)
+    raise typer.Exit(code)
+
+
+@app.command()
+def prepare(
+    model: Model,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write, e.g. runs/NAME.", show_default=False)],
+    dim: Dims = None,
+    input: Inputs = None,
+    atol: Atol = None,
+    rtol: Rtol = None,
+) -> None:
+    """Write a bundle: the model, inputs, ONNX Runtime's CPU outputs, the tolerance, and a hash of every file."""
+    from onnx_vulkan.cli import preparing
+
+    data, verdict = preparing.prepare(_request(model, dim, input, atol=atol, rtol=rtol), output)
+    deliver(data, lambda: None)
+    say(verdict)
+
+
+@app.command()
+def doctor() -> None:
+    """Examine this machine: driver, devices, compiler, ONNX Runtime, caches; and say what to do where something is missing."""
+    from onnx_vulkan.cli import examination
+
+    checks = examination.examine()
+    usable = all(c.good for c in checks if c.needed)
+    data = {
+        "usable": usable,
+        "checks": [
+            {"name": c.name, "good": c.good, "needed": c.needed, "detail": c.detail, "remedy": "" if c.good else c.remedy}
+            for c in checks
+        ],
+    }
+    deliver(data, lambda: examination.show(checks))
+    bad = [c for c in checks if not c.good]
+    if usable:
+        say("this machine can run models on Vulkan" + (f" ({'; '.join(c.detail for c in bad)})" if bad else ""))
+    else:
+        say("this machine cannot run models on Vulkan: " + "; ".join(f"{c.name}: {c.detail}" for c in bad if c.needed))
+    raise typer.Exit(GOOD if usable else FAILED)
+
+
+@app.command()
+def devices() -> None:
+    """List the Vulkan devices, with the names that --device and ONNX_VULKAN_DEVICE take."""
+    from onnx_vulkan.cli import examination
+
+    found = examination.devices()
+    deliver({"devices": found}, lambda: examination.show_devices(found))
+    usable = sum(not d["unusable"] for d in found)
+    say(f"{len(found)} Vulkan device{'' if len(found) == 1 else 's'}, {usable} usable")
+    raise typer.Exit(GOOD if usable else FAILED)

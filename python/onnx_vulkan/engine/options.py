@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 __all__ = ["Options"]
 
@@ -24,7 +23,7 @@ class Options:
     """
 
     device: str | None = None
-    precision: Literal["strict", "fast"] = "strict"
+    precision: str = "strict"
     memory_limit_bytes: int = 0
     release_arena: bool = False
     contexts: int = 2

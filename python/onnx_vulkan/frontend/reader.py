@@ -20,7 +20,7 @@ from onnx_vulkan.frontend.types import infer, since_version, tensor_type, type_n
 from onnx_vulkan.frontend.wire import cut_weights
 from onnx_vulkan.graph import Array, Attribute, Graph, Node, TensorType
 
-__all__ = ["load"]
+__all__ = ["external_files", "load"]
 
 _A = onnx.AttributeProto
 
@@ -43,6 +43,27 @@ def load(model: str | os.PathLike[str] | bytes, base_dir: str | os.PathLike[str]
         return _Reader(proto, weights, ExternalData(base_dir, path)).graph()
     except RecursionError:
         raise ModelError(f"{label} nests its graphs too deeply to be read.") from None
+
+
+def external_files(model: str | os.PathLike[str]) -> list[str]:
+    """The locations of a model file's external data, as the file names them (relative to its folder). Raises ModelError."""
+    proto, _ = _parse(_map(Path(model)), str(model))
+    found: dict[str, None] = {}
+    for tensor in _tensors(proto):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            found.update((e.value, None) for e in tensor.external_data if e.key == "location")
+    return list(found)
+
+
+def _tensors(message: Any) -> Iterable[onnx.TensorProto]:
+    """Every tensor anywhere in a message."""
+    if isinstance(message, onnx.TensorProto):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            for v in (value,) if hasattr(value, "ListFields") else value:
+                yield from _tensors(v)
 
 
 def _map(path: Path) -> memoryview:

@@ -88,11 +88,23 @@ def _extent(name: str, axis: int, dim: onnx.TensorShapeProto.Dimension) -> Exten
     return symbol(f"{name}.{axis}" if dim.dim_param in _NAMELESS else dim.dim_param)
 
 
+def _keep_names(inferred: onnx.TypeProto.Tensor, said: onnx.TypeProto.Tensor) -> None:
+    """Complete the inferred type of an output by what the model says of it, where the two do not contradict each other."""
+    if not said.HasField("shape"):
+        return
+    if not inferred.HasField("shape"):
+        inferred.shape.CopyFrom(said.shape)
+    elif len(inferred.shape.dim) == len(said.shape.dim):
+        for ours, theirs in zip(inferred.shape.dim, said.shape.dim, strict=True):
+            if not ours.HasField("dim_value") and (theirs.dim_param or theirs.HasField("dim_value")):
+                ours.CopyFrom(theirs)
+
+
 def infer(model: onnx.ModelProto) -> onnx.GraphProto:
     """*model*'s graph with the types of inner values filled in as far as ONNX's shape inference gets.
 
-    What the file says about inner values is only believed where inference has nothing (operators without a schema):
-    stale ``value_info`` is common. A failure of the inference is no failure of the model; the graph comes back as it is.
+    What the file says about inner values and outputs is only believed where inference has nothing (operators without a
+    schema): stale types are common. A failure of the inference is no failure of the model; the graph comes back as it is.
     Data propagation stays off: a damaged constant makes it allocate without bounds, and it typed nothing more in 50 models.
     """
     graph = model.graph
@@ -108,10 +120,15 @@ def infer(model: onnx.ModelProto) -> onnx.GraphProto:
     trimmed.CopyFrom(model)
     del trimmed.graph.value_info[:]
     trimmed.graph.value_info.extend(v for name, v in declared.items() if name in unknown)
+    for output in trimmed.graph.output:
+        if output.name not in unknown and output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
     try:
         inferred = onnx.shape_inference.infer_shapes(trimmed).graph
     except Exception:  # inference raises half a dozen unrelated classes
         return graph
+    for output, said in zip(inferred.output, graph.output, strict=True):
+        _keep_names(output.type.tensor_type, said.type.tensor_type)
     found = {v.name for v in inferred.value_info}
     inferred.value_info.extend(v for name, v in declared.items() if name not in found)
     return inferred

@@ -1,0 +1,124 @@
+"""``onnx-vulkan inspect``: what of a model runs on Vulkan, without a GPU and without ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from onnx_vulkan import frontend
+from onnx_vulkan.claims import Claims, partition
+from onnx_vulkan.cli.report import shape_text
+from onnx_vulkan.dims import Extent
+from onnx_vulkan.errors import Refusal
+from onnx_vulkan.graph import Graph
+from onnx_vulkan.inputs import unbound_dims
+
+__all__ = ["describe", "describe_values", "inspect", "refusal_text", "show", "verdict"]
+
+
+def inspect(model: Path, features: frozenset[str] | None = None) -> dict[str, Any]:
+    """Read and judge *model*; gives what the command prints as JSON."""
+    graph = frontend.load(model)
+    return describe(model, graph, partition(graph, features=features))
+
+
+def describe(model: Path, graph: Graph, claims: Claims) -> dict[str, Any]:
+    """The command's JSON.
+
+    ``supported`` counts the nodes that no check refuses. ``blocks`` is how many fused nodes ONNX Runtime would get;
+    ``given_back`` the nodes that would be left to the CPU because their block is not worth the crossing.
+    """
+    return {
+        "model": str(model),
+        "opsets": {domain or "ai.onnx": version for domain, version in sorted(graph.opsets.items())},
+        "nodes": len(graph.nodes),
+        "supported": len(graph.nodes) - len(claims.refusals),
+        "blocks": len(claims.blocks),
+        "compatible": not claims.refusals,
+        "refused": [_refusal(r) for r in claims.refusals],
+        "given_back": [{"name": graph.nodes[i].name, "reason": r} for i, r in sorted(claims.given_back.items())],
+        "inputs": describe_values(graph, graph.inputs),
+        "outputs": describe_values(graph, graph.outputs),
+        "unbound_dims": unbound_dims(graph),
+        "host_inputs": list(claims.host_inputs),
+        "weight_bytes": sum(a.nbytes for g in _all_graphs(graph) for a in (*g.initializers.values(), *g.defaults.values())),
+        "operators": dict(sorted(Counter(node.label for g in _all_graphs(graph) for node in g.nodes).items())),
+    }
+
+
+def _refusal(r: Refusal) -> dict[str, Any]:
+    return {
+        "name": r.name,
+        "op_type": r.op_type,
+        "domain": r.domain,
+        "since_version": r.since_version,
+        "check": r.check,
+        "reason": r.reason,
+    }
+
+
+def _all_graphs(graph: Graph) -> Iterator[Graph]:
+    yield graph
+    for body in graph.subgraphs():
+        yield from _all_graphs(body)
+
+
+def describe_values(graph: Graph, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Name, dtype and shape of values; named dims are strings, an unknown rank is null."""
+    out = []
+    for name in names:
+        t = graph.types.get(name)
+        dtype = (t.dtype.onnx_name if t.dtype else t.type_name) if t else ""
+        shape = None if t is None or t.shape is None else [_dim(e) for e in t.shape]
+        out.append({"name": name, "dtype": dtype, "shape": shape})
+    return out
+
+
+def _dim(e: Extent) -> int | str:
+    return e if isinstance(e, int) else str(e)
+
+
+def refusal_text(refused: Sequence[dict[str, Any]]) -> str:
+    """Which operators are refused, the most frequent first: ``6 Resize (kernel), 2 TopK (kernel) and others``."""
+    counts = Counter((f"{r['domain']}::{r['op_type']}" if r["domain"] else r["op_type"], r["check"]) for r in refused)
+    parts = [f"{n} {op} ({check})" for (op, check), n in counts.most_common(4)]
+    return ", ".join(parts) + (" and others" if len(counts) > 4 else "")
+
+
+def verdict(data: dict[str, Any]) -> str:
+    """The one line."""
+    where = (
+        f"{Path(data['model']).name}: {data['supported']}/{data['nodes']} nodes on Vulkan in {plural(data['blocks'], 'block')}"
+    )
+    if data["given_back"]:
+        where += f", {len(data['given_back'])} of them left to the CPU (not worth the crossing)"
+    return where if data["compatible"] else f"{where}; refused: {refusal_text(data['refused'])}"
+
+
+def plural(n: int, noun: str) -> str:
+    """``1 block``, ``2 blocks``."""
+    return f"{n} {noun}" + ("" if n == 1 else "s")
+
+
+def show(data: dict[str, Any]) -> None:
+    """The same for a person."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    opsets = ", ".join(f"{domain} {version}" for domain, version in data["opsets"].items())
+    console.print(f"{plural(data['nodes'], 'node')}, opsets {opsets}, {data['weight_bytes'] / 2**20:.1f} MiB of weights")
+    values = Table("", "name", "dtype", "shape", box=None, header_style="bold")
+    for kind in ("inputs", "outputs"):
+        for v in data[kind]:
+            values.add_row(kind[:-1], v["name"], v["dtype"], shape_text(v["shape"]))
+    console.print(values, markup=False)
+    if data["unbound_dims"]:
+        console.print(f"dims to give with --dim: {', '.join(data['unbound_dims'])}", markup=False)
+    if data["refused"]:
+        refused = Table("refused node", "operator", "check", "reason", box=None, header_style="bold")
+        for r in data["refused"]:
+            refused.add_row(r["name"], f"{r['op_type']}-{r['since_version']}", r["check"], r["reason"])
+        console.print(refused, markup=False)

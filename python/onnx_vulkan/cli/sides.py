@@ -1,0 +1,132 @@
+"""The sides of ``onnx-vulkan run``: each is one way to run a model. They take turns, so that a slow phase hits all.
+
+ONNX Runtime and the plug-in are imported here, by the side that needs them, and nowhere else in the command line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from onnx_vulkan.errors import DeviceError, InvalidInput, OnnxVulkanError
+from onnx_vulkan.graph import Graph
+
+__all__ = ["Side", "cpu_side", "ep_side", "standalone_side", "take_turns"]
+
+Array = NDArray[Any]
+Feeds = Mapping[str, Array]
+
+_SIDE_SECONDS = 20.0
+"""A side that has taken this long in total is not run again: a software driver may need seconds a run."""
+
+
+@dataclass(slots=True)
+class Side:
+    """One way to run the model: ``run`` gives the outputs by name, ``facts`` what is known about the runs so far."""
+
+    run: Callable[[], dict[str, Array]]
+    facts: Callable[[], dict[str, Any]]
+    device: str = ""
+    times: list[float] = field(default_factory=list)
+    outputs: dict[str, Array] = field(default_factory=dict)
+
+    def step(self) -> None:
+        """One timed run."""
+        start = time.perf_counter()
+        self.outputs = self.run()
+        self.times.append(time.perf_counter() - start)
+
+
+def take_turns(sides: Sequence[Side], runs: int) -> None:
+    """Run every side once to warm up, then *runs* times in turns; a slow side less often."""
+    for side in sides:
+        side.step()
+    warm_up = [side.times.pop() for side in sides]
+    for round_ in range(max(1, runs)):
+        for side, first in zip(sides, warm_up, strict=True):
+            if round_ == 0 or first + sum(side.times) < _SIDE_SECONDS:
+                side.step()
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as e:
+        raise InvalidInput(
+            f"comparing with the CPU needs ONNX Runtime, which cannot be imported ({e}): pip install onnxruntime"
+        ) from None
+    return onnxruntime
+
+
+def _ort_session(path: Path, what: str, **kwargs: Any) -> Any:
+    ort = _onnxruntime()
+    options = ort.SessionOptions()
+    options.log_severity_level = 3  # its warnings about the model's own shape hints are not about us
+    try:
+        return ort.InferenceSession(str(path), options, **kwargs)
+    except Exception as e:  # ORT's exception classes have no common base
+        raise OnnxVulkanError(f"{what} cannot load {path.name}: {_first_line(e)}") from e
+
+
+def _first_line(e: Exception) -> str:
+    return str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
+
+
+def _ort_runner(session: Any, graph: Graph, feeds: Feeds, what: str) -> Callable[[], dict[str, Array]]:
+    def step() -> dict[str, Array]:
+        try:
+            return dict(zip(graph.outputs, session.run(graph.outputs, dict(feeds)), strict=True))
+        except Exception as e:
+            raise OnnxVulkanError(f"{what} failed: {_first_line(e)}") from e
+
+    return step
+
+
+def cpu_side(path: Path, graph: Graph, feeds: Feeds) -> Side:
+    """The model on ONNX Runtime's CPU EP: the reference."""
+    session = _ort_session(path, "ONNX Runtime's CPU EP", providers=["CPUExecutionProvider"])
+    return Side(_ort_runner(session, graph, feeds, "ONNX Runtime's CPU EP"), dict)
+
+
+def ep_side(path: Path, graph: Graph, feeds: Feeds, device: str | None) -> Side:
+    import onnxruntime_ep_vulkan as ep
+
+    options = {"device": device} if device else {}
+    session = _ort_session(path, "VulkanEP", providers=[("VulkanEP", options)], enable_fallback=0)
+    # Raises where ORT quietly made a session without us, or we claimed nothing.
+    runner = _ort_runner(session, graph, feeds, "VulkanEP")
+    outputs = runner()
+    try:
+        first = ep.assert_on_vulkan(session)
+    except AssertionError as e:
+        raise DeviceError(str(e)) from None
+
+    def facts() -> dict[str, Any]:
+        now = ep.session_stats(session)
+        per_run = max(1, now.runs // max(1, now.blocks) - 1)
+        return {
+            "blocks": now.blocks,
+            "claimed": now.claimed_nodes,
+            "dispatches": (now.dispatches - first.dispatches) // per_run,
+            "plans": now.plans_made,
+        }
+
+    return Side(runner, facts, first.device, outputs=outputs)
+
+
+def standalone_side(path: Path, feeds: Feeds, device: str | None, nodes: int) -> Side:
+    import onnx_vulkan
+
+    session: Any = onnx_vulkan.Session.load(path, device=device)
+
+    def facts() -> dict[str, Any]:
+        stats = session.stats()
+        dispatches = stats.get("dispatches", 0) // max(1, stats.get("runs", 1))
+        return {"blocks": 1, "claimed": nodes, "dispatches": dispatches, "plans": stats.get("plans_made")}
+
+    return Side(lambda: dict(session.run(dict(feeds))), facts, session.device.info.name)

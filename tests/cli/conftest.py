@@ -1,0 +1,68 @@
+"""Small models for the command line's tests, and a stand-in for the sides that need a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+
+def _value(name: str, shape: list, elem: int = TensorProto.FLOAT) -> object:
+    return helper.make_tensor_value_info(name, elem, shape)
+
+
+def _save(path: Path, nodes: list, inputs: list, outputs: list, constants: list, opset: int = 17) -> Path:
+    graph = helper.make_graph(nodes, path.stem, inputs, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    model.ir_version = 8
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    """``y = relu(x) * w + 1``, elementwise, with a free batch."""
+    w = numpy_helper.from_array(np.linspace(0.5, 2, 8, dtype=np.float32), "w")
+    one = numpy_helper.from_array(np.float32(1), "one")
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Mul", ["a", "w"], ["b"]),
+        helper.make_node("Add", ["b", "one"], ["y"]),
+    ]
+    return _save(tmp_path / "good.onnx", nodes, [_value("x", ["batch", 8])], [_value("y", ["batch", 8])], [w, one])
+
+
+@pytest.fixture
+def partial(tmp_path: Path) -> Path:
+    """A model with a node that cannot run: NonZero's shape depends on data."""
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("NonZero", ["a"], ["y"], name="nz")]
+    outputs = [_value("y", [2, None], TensorProto.INT64)]
+    return _save(tmp_path / "partial.onnx", nodes, [_value("x", [2, 8])], outputs, [])
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Replace the EP and standalone sides by the CPU, with an error of the given size added to each output."""
+    from onnx_vulkan.cli import running, sides
+
+    def install(error: float = 0.0, dispatches: int = 3) -> None:
+        def side(path: Path, graph: object, feeds: dict, *_: object) -> sides.Side:
+            cpu = sides.cpu_side(path, graph, feeds)
+
+            def step() -> dict:
+                return {k: v + np.asarray(error, v.dtype) for k, v in cpu.run().items()}
+
+            return sides.Side(step, lambda: {"blocks": 1, "claimed": 3, "dispatches": dispatches}, "a device")
+
+        def standalone(path: Path, feeds: dict, device: str | None, nodes: int) -> sides.Side:
+            from onnx_vulkan.frontend import load
+
+            return side(path, load(path), feeds)
+
+        monkeypatch.setattr(running, "ep_side", side)
+        monkeypatch.setattr(running, "standalone_side", standalone)
+
+    return install

