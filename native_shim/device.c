@@ -57,7 +57,7 @@ int ov_device_create(const ov_device_desc *desc, ov_device **out, ov_error *err)
 #undef OV_VK
     if (missing) {
         free(d);
-        return ov_fail(err, OV_FAILED, "The Vulkan driver lacks %s, which Vulkan 1.2 has; update the driver.", missing);
+        return ov_fail(err, OV_FAILED, "The Vulkan driver lacks %s, which Vulkan 1.3 has; update the driver.", missing);
     }
 
     VkMemoryProperties2 properties = {.type = VK_TYPE_MEMORY_PROPERTIES_2};
@@ -98,6 +98,18 @@ int ov_device_is_lost(ov_device *d) {
     return atomic_load(&d->lost);
 }
 
+bool ov_forked(const ov_device *d) {
+    return d->pid != getpid();
+}
+
+int ov_check_process(const ov_device *d, ov_error *err) {
+    if (!ov_forked(d)) return OV_OK;
+    return ov_fail(
+        err, OV_FAILED,
+        "This process was forked from one that had opened a Vulkan device, and a device does not survive a fork. Start "
+        "workers by the 'spawn' method, or open the first session after the fork.");
+}
+
 int ov_new_timeline(ov_device *d, vk_handle *out, ov_error *err) {
     VkSemaphoreTypeCreateInfo kind = {.type = VK_TYPE_SEMAPHORE_TYPE_CREATE_INFO, .kind = VK_SEMAPHORE_TIMELINE};
     VkSemaphoreCreateInfo info = {.type = VK_TYPE_SEMAPHORE_CREATE_INFO, .next = &kind};
@@ -108,11 +120,7 @@ int ov_new_timeline(ov_device *d, vk_handle *out, ov_error *err) {
 int ov_submit(ov_device *d, void *commands, vk_handle semaphore, uint64_t value, ov_error *err) {
     if (atomic_load(&d->lost))
         return ov_fail(err, OV_DEVICE_LOST, "The device was lost earlier in this process; start a new process to use it again.");
-    if (d->pid != getpid())
-        return ov_fail(
-            err, OV_FAILED,
-            "This process was forked from one that had opened a Vulkan device, and a device does not survive a fork. Start "
-            "workers by the 'spawn' method, or open the first session after the fork.");
+    OV_TRY(ov_check_process(d, err));
     VkTimelineSubmitInfo timeline = {.type = VK_TYPE_TIMELINE_SUBMIT_INFO, .n_signals = 1, .signal_values = &value};
     VkSubmitInfo submit = {.type = VK_TYPE_SUBMIT_INFO,
                            .next = &timeline,

@@ -73,6 +73,10 @@ struct ov_device {
 int ov_fail(ov_error *err, int kind, const char *format, ...) __attribute__((format(printf, 3, 4)));
 // Turns a failed Vulkan call into an error; marks the device as lost when it is.
 int ov_vk_fail(ov_device *d, ov_error *err, const char *call, int32_t result);
+// Whether this is a forked child of the process that opened the device. It must make no Vulkan call: the driver's files are
+// shared with the parent, so even a free would be the parent's.
+bool ov_forked(const ov_device *d);
+int ov_check_process(const ov_device *d, ov_error *err);
 int ov_new_timeline(ov_device *d, vk_handle *out, ov_error *err);
 // Submits one command buffer that sets `semaphore` to `value` when it is done.
 int ov_submit(ov_device *d, void *commands, vk_handle semaphore, uint64_t value, ov_error *err);

@@ -103,10 +103,11 @@ static int32_t chunk_create_in(ov_device *d, uint64_t size, uint32_t kind, uint3
     int32_t result = d->vk.AllocateMemory(d->handle, &info, NULL, &c->memory);
     if (result) c->memory = 0;
     if (!result) result = d->vk.BindBufferMemory(d->handle, c->buffer, c->memory, 0);
-    if (!result && (d->types[type].flags & VK_MEMORY_HOST_VISIBLE)) {
-        void *mapped = NULL;
-        result = d->vk.MapMemory(d->handle, c->memory, 0, ~0ull, 0, &mapped);
-        c->mapped = mapped;
+    bool mapped = (d->types[type].flags & VK_MEMORY_HOST_VISIBLE) && !(kind == OV_DEVICE && d->desc.unmapped);
+    if (!result && mapped) {
+        void *at = NULL;
+        result = d->vk.MapMemory(d->handle, c->memory, 0, ~0ull, 0, &at);
+        c->mapped = at;
     }
     if (result) {
         chunk_destroy(c);
@@ -215,6 +216,7 @@ static bool reserve_hole(ov_chunk *c) {
 }
 
 int ov_alloc(ov_device *d, uint64_t size, uint32_t kind, ov_memory **out, ov_error *err) {
+    OV_TRY(ov_check_process(d, err));
     if (kind >= OV_MEMORY_KINDS) return ov_fail(err, OV_FAILED, "There is no memory kind %u.", kind);
     if (size > 1ull << 62) return ov_fail(err, OV_OUT_OF_MEMORY, "%.0f MiB were asked for.", mib(size));
     ov_memory *m = calloc(1, sizeof *m);
@@ -252,6 +254,7 @@ void ov_free(ov_memory *m) {
     if (!m) return;
     ov_chunk *c = m->chunk;
     ov_device *d = c->device;
+    if (ov_forked(d)) return;
     pthread_mutex_lock(&d->memory_lock);
     put_back(c, m->offset, m->size);
     OV_UNCOUNT(d, live_bytes, m->size);

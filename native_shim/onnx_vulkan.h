@@ -37,7 +37,7 @@ typedef struct ov_device_desc {
     double timestamp_period;
     uint32_t timestamp_bits, queue_family;
     uint32_t has_budget; // VK_EXT_memory_budget is enabled
-    uint32_t pad;
+    uint32_t unmapped;   // leave OV_DEVICE memory unmapped even if the host could see it, to test the staged copies
 } ov_device_desc;
 
 typedef struct ov_counters {

@@ -68,7 +68,7 @@ static void segments_free(ov_context *c) {
 }
 
 void ov_block_destroy(ov_block *b) {
-    if (!b) return;
+    if (!b || ov_forked(b->device)) return;
     pthread_mutex_lock(&b->lock);
     for (uint32_t i = 0; b->contexts && i < b->desc.contexts; i++)
         while (b->contexts[i].busy) pthread_cond_wait(&b->idle, &b->lock);
@@ -418,6 +418,7 @@ static int run_plan(ov_block *b, ov_context *c, ov_plan *plan, const ov_io *io, 
 }
 
 int ov_run(ov_block *b, const ov_io *io, ov_error *err) {
+    OV_TRY(ov_check_process(b->device, err));
     ov_context *c = context_take(b);
     ov_plan *plan = NULL;
     int rc = OV_OK;

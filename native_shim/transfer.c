@@ -154,6 +154,7 @@ static int download_staged(ov_device *d, uint8_t *to, const place *from, uint64_
 
 int ov_upload(ov_device *d, uint64_t to, const void *from, uint64_t size, ov_error *err) {
     place p;
+    OV_TRY(ov_check_process(d, err));
     if (!size) return OV_OK;
     if (!find(d, to, size, &p)) return no_such(err, to, size);
     int rc = OV_OK;
@@ -170,6 +171,7 @@ int ov_upload(ov_device *d, uint64_t to, const void *from, uint64_t size, ov_err
 
 int ov_download(ov_device *d, void *to, uint64_t from, uint64_t size, ov_error *err) {
     place p;
+    OV_TRY(ov_check_process(d, err));
     if (!size) return OV_OK;
     if (!find(d, from, size, &p)) return no_such(err, from, size);
     int rc = OV_OK;
@@ -186,6 +188,7 @@ int ov_download(ov_device *d, void *to, uint64_t from, uint64_t size, ov_error *
 
 int ov_copy(ov_device *d, uint64_t to, uint64_t from, uint64_t size, ov_error *err) {
     place p, q;
+    OV_TRY(ov_check_process(d, err));
     if (!size) return OV_OK;
     if (!find(d, to, size, &p)) return no_such(err, to, size);
     if (!find(d, from, size, &q)) return no_such(err, from, size);
@@ -204,6 +207,7 @@ int ov_copy(ov_device *d, uint64_t to, uint64_t from, uint64_t size, ov_error *e
 
 int ov_fill(ov_device *d, uint64_t to, uint64_t size, uint32_t word, ov_error *err) {
     place p;
+    OV_TRY(ov_check_process(d, err));
     if (!size) return OV_OK;
     if (!find(d, to, size, &p)) return no_such(err, to, size);
     if (to % 4 || size % 4) return ov_fail(err, OV_FAILED, "A fill must begin at a word and be a number of whole words.");
@@ -252,6 +256,7 @@ static int dispatch(ov_device *d, uint64_t pipeline, const void *push, uint32_t 
 int ov_dispatch_once(ov_device *d, uint64_t pipeline, const void *push, uint32_t push_size, uint32_t x, uint32_t y, uint32_t z,
                      double *ns, ov_error *err) {
     if (ns) *ns = 0;
+    OV_TRY(ov_check_process(d, err));
     if (!x || !y || !z) return OV_OK;
     pthread_mutex_lock(&d->transfer_lock);
     int rc = dispatch(d, pipeline, push, push_size, (uint32_t[]){x, y, z}, ns, err);

@@ -1,5 +1,5 @@
 // The small part of the Vulkan API that the engine calls, declared here so that building needs no Vulkan headers.
-// Layouts and values are those of the Vulkan 1.2 specification; tests/device/test_header.py compares them with another binding.
+// Layouts and values are those of the Vulkan 1.3 specification; tests/device/test_header.py compares them with another binding.
 #ifndef OV_VK_H
 #define OV_VK_H
 

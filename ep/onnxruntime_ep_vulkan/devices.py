@@ -14,12 +14,13 @@ from typing import Any
 from onnx_vulkan._shim import ffi, lib
 from onnx_vulkan.device import Device
 from onnx_vulkan.device.core import ENVIRONMENT
+from onnx_vulkan.engine.options import Options
 from onnx_vulkan.errors import DeviceError, InvalidInput
 
 from onnxruntime_ep_vulkan import abi
 from onnxruntime_ep_vulkan.abi import Handle
 
-__all__ = ["label", "make_ep_devices", "open_for", "open_shared", "options_type"]
+__all__ = ["label", "make_ep_devices", "open_for", "open_shared"]
 
 log = logging.getLogger("onnxruntime_ep_vulkan")
 
@@ -102,14 +103,6 @@ def _memory_info() -> Handle:
 # ------------------------------------------------------------------------------------------------ what sessions use
 
 
-def options_type() -> type[Any]:
-    """The engine's dataclass of options."""
-    from onnx_vulkan.engine.options import Options
-
-    kind: type[Any] = Options
-    return kind
-
-
 def _default_ids() -> tuple[int, int] | None:
     """(vendor id, device id) of the device that a session takes by default; None where there is none, or only software."""
     from onnx_vulkan.device.info import choose
@@ -122,7 +115,7 @@ def _default_ids() -> tuple[int, int] | None:
     return None if found.kind == "cpu" else (found.vendor_id, found.device_id)
 
 
-def open_for(options: Any, *, device_memory: bool) -> Device:
+def open_for(options: Options, *, device_memory: bool) -> Device:
     """The device of a session; opened by the first one that asks."""
     device = Device.get(options.device)
     if device_memory and device is not _shared_device():

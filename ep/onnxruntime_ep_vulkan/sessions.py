@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onnx_vulkan._shim import ffi, lib
+from onnx_vulkan.device import Device
+from onnx_vulkan.engine.options import Options
 from onnx_vulkan.errors import Refusal, Unsupported
 from onnx_vulkan.graph import Graph
 
@@ -60,8 +62,9 @@ class EpSession:
     """One OrtEp."""
 
     number: int
-    options: Any  # onnx_vulkan.engine.options.Options
-    device: Any
+    options: Options
+    device: Device
+    device_memory: bool
     offered: int = 0
     refusals: list[Refusal] = field(default_factory=list)
     blocks: dict[int, _Compiled] = field(default_factory=dict)
@@ -73,7 +76,7 @@ class EpSession:
         for compiled in list(self.blocks.values()):
             total.blocks += 1
             total.claimed_nodes += compiled.nodes
-            lib.ov_block_get(compiled.block.handle, info)
+            lib.ov_block_get(compiled.block.native, info)
             total.runs += info.runs
             total.dispatches += info.dispatches
             total.plans += info.plans
@@ -92,10 +95,10 @@ def create(number: int, metadata: list[dict[str, str]], config: Mapping[str, str
     """Begin a session: read its options and open its device. ``metadata`` is that of the OrtEpDevices it was given."""
     if config.get("ep.context_enable") == "1":
         raise Unsupported("VulkanEP cannot write EPContext models yet: leave out the session option ep.context_enable.")
-    chosen = options.parse_options(options.provider_options(config), devices.options_type())
+    chosen = options.parse_options(options.provider_options(config), Options)
     device_memory = any(m.get("memory") == "device" for m in metadata)
     device = devices.open_for(chosen, device_memory=device_memory)
-    _sessions[number] = EpSession(number, chosen, device)
+    _sessions[number] = EpSession(number, chosen, device, device_memory)
 
 
 def find(number: int) -> EpSession:
@@ -103,11 +106,11 @@ def find(number: int) -> EpSession:
     return _sessions[number]
 
 
-def make_block(graph: Graph, device: Any, chosen: Any) -> Any:
+def make_block(graph: Graph, session: EpSession) -> Any:
     """The engine's Block for a claimed graph (imported late: a session that claims nothing needs no engine)."""
     from onnx_vulkan.engine.block import Block
 
-    return Block(graph, device, chosen)
+    return Block(graph, session.device, session.options, external=session.device_memory)
 
 
 def compile_blocks(session: EpSession, graphs: list[Handle], fused: list[Handle]) -> list[Any]:
@@ -122,14 +125,22 @@ def compile_blocks(session: EpSession, graphs: list[Handle], fused: list[Handle]
                 raise RuntimeError(f"ONNX Runtime made constants inputs of a fused node: {set(inputs) - set(read.inputs)}")
             # ORT hands over a value for every input of a fused node, so a default can never be needed here.
             read.outputs, read.defaults = outputs, {}
-            made.append(_Compiled(make_block(read, session.device, session.options), len(read.nodes)))
+            _own_constants(read)
+            made.append(_Compiled(make_block(read, session), len(read.nodes)))
     except BaseException:
         for compiled in made:
             compiled.block.close()
         raise
     for compiled in made:
-        session.blocks[_address(compiled.block.handle)] = compiled
-    return [compiled.block.handle for compiled in made]
+        session.blocks[_address(compiled.block.native)] = compiled
+    return [compiled.block.native for compiled in made]
+
+
+def _own_constants(graph: Graph) -> None:
+    # ORT frees its constants after the session is made, and a block of dynamic shapes reads them when it is first planned.
+    graph.initializers = {name: value.copy() for name, value in graph.initializers.items()}
+    for body in graph.subgraphs():
+        _own_constants(body)
 
 
 def release_block(number: int, handle: Any) -> None:

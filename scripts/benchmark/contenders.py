@@ -62,6 +62,7 @@ class OrtCpu(Contender):
     name = "cpu"
     label = "ORT CPU EP"
     on_gpu = False
+    session: Any = None
 
     def _session(self, path: Path) -> Any:
         import onnxruntime
@@ -73,7 +74,7 @@ class OrtCpu(Contender):
         self.session = self._session(path)
 
     def run(self, feeds: Feeds) -> Outputs:
-        return list(self.session.run(None, dict(feeds)))  # type: ignore[attr-defined]
+        return list(self.session.run(None, dict(feeds)))
 
     def close(self) -> None:
         self.session = None
@@ -91,8 +92,14 @@ class OrtVulkan(OrtCpu):
         import onnxruntime_ep_vulkan
 
         session = onnxruntime.InferenceSession(str(path), _quiet(), providers=["VulkanEP"], enable_fallback=0)
-        onnxruntime_ep_vulkan.assert_on_vulkan(session, ran=False)
+        self._assert_on_vulkan = onnxruntime_ep_vulkan.assert_on_vulkan
         return session
+
+    def facts(self, feeds: Feeds) -> dict[str, Any]:
+        from benchmark.counters import steady_facts
+
+        self._assert_on_vulkan(self.session)
+        return steady_facts(lambda: self.run(feeds))
 
 
 class Standalone(Contender):
@@ -100,6 +107,7 @@ class Standalone(Contender):
 
     name = "standalone"
     label = "ours, standalone"
+    session: Any = None
 
     def open(self, path: Path, torchvision: str, feeds: Feeds) -> None:
         import onnx_vulkan
@@ -108,9 +116,16 @@ class Standalone(Contender):
         self.session = onnx_vulkan.Session.load(path)
 
     def run(self, feeds: Feeds) -> Outputs:
-        return list(self.session.run(dict(feeds)).values())  # type: ignore[attr-defined]
+        return list(self.session.run(feeds).values())
+
+    def facts(self, feeds: Feeds) -> dict[str, Any]:
+        from benchmark.counters import gpu_ms, steady_facts
+
+        return {**steady_facts(lambda: self.run(feeds)), "gpu_ms": gpu_ms(self.session, feeds)}
 
     def close(self) -> None:
+        if self.session is not None:
+            self.session.close()
         self.session = None
 
 

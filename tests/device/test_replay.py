@@ -37,9 +37,12 @@ def test_runs_of_several_shapes(device: Device) -> None:
 
 def test_steady_state_allocates_and_records_nothing(device: Device) -> None:
     calls = []
-    block = scale_block(device)
-    planner = block._planner
-    block._planner = lambda request: (calls.append(request), planner(request))[1]
+
+    def plan(request: Request) -> PlanTables:
+        calls.append(request)
+        return scale_plan(device, 300)
+
+    block = ReplayBlock(device, 1, [np.float32], plan)
     x = floats(300)
     out = [np.empty_like(x)]
     block.run([x], out)
@@ -315,3 +318,22 @@ def test_a_strided_array_and_a_readback_tensor(device: Device) -> None:
     target = device.alloc(80, MemoryKind.READBACK)
     block.run([x], [DeviceTensor(target, (20,))])
     assert (target.download(np.float32, (20,)) == 2 * x).all()
+
+
+def test_an_owner_goes_with_its_last_reference(device: Device) -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.block = ReplayBlock(device, 1, [np.float32], self.plan)
+
+        def plan(self, request: Request) -> PlanTables:
+            return scale_plan(device, request.inputs[0].shape[0])
+
+    before = device.counters()["live_blocks"]
+    gc.disable()
+    try:
+        owner = Owner()
+        assert (owner.block.run([floats(7)])[0] == 2 * floats(7)).all()
+        del owner
+        assert device.counters()["live_blocks"] == before
+    finally:
+        gc.enable()

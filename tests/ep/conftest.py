@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnxruntime_ep_vulkan
 import pytest
-from ep_stub import ScalingEngine, StubEngine, StubOptions
+from ep_stub import ScalingEngine, StubEngine
 from onnxruntime_ep_vulkan import capability, devices, sessions
 
 
@@ -18,7 +18,6 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubEngine]:
     monkeypatch.setattr(capability, "partition", engine.partition)
     monkeypatch.setattr(sessions, "make_block", engine.make_block)
     monkeypatch.setattr(devices, "open_for", engine.open_for)
-    monkeypatch.setattr(devices, "options_type", lambda: StubOptions)
     monkeypatch.setattr(devices, "label", str)
     yield engine
 
@@ -30,5 +29,4 @@ def scaling(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScalingEngine]:
     engine = ScalingEngine()
     monkeypatch.setattr(capability, "partition", engine.partition)
     monkeypatch.setattr(sessions, "make_block", engine.make_block)
-    monkeypatch.setattr(devices, "options_type", lambda: StubOptions)
     yield engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,6 +13,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 from onnx_vulkan._shim import ffi
 from onnx_vulkan.device import ReplayBlock, Shader
+from onnx_vulkan.engine.options import Options
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.plan.table import COMMAND, END, IO, KEY, PATCH, PUSH, RELOC, Op, PatchKind, PlanTables, Segment
 from onnxruntime_ep_vulkan.reader import ReadGraph
@@ -67,15 +68,6 @@ def ep_devices() -> list[Any]:
     return [d for d in ort.get_ep_devices() if d.ep_name == "VulkanEP"]
 
 
-@dataclass(frozen=True)
-class StubOptions:
-    device: str | None = None
-    precision: Literal["strict", "fast"] = "strict"
-    contexts: int = 2
-    release_arena: bool = False
-    runtime_dims: dict[str, int] = field(default_factory=dict)
-
-
 @dataclass
 class StubBlock:
     graph: Graph
@@ -83,7 +75,7 @@ class StubBlock:
     closed: bool = False
 
     @property
-    def handle(self) -> Any:
+    def native(self) -> Any:
         return ffi.cast("ov_block *", id(self))
 
     def close(self) -> None:
@@ -105,7 +97,7 @@ class StubEngine:
 
     graphs: list[ReadGraph] = field(default_factory=list)
     blocks: list[StubBlock] = field(default_factory=list)
-    options: list[StubOptions] = field(default_factory=list)
+    options: list[Options] = field(default_factory=list)
     claims: Callable[[ReadGraph], list[list[int]]] = lambda read: [[i for i, owner in enumerate(read.owners) if not owner]]
     fail: dict[str, BaseException] = field(default_factory=dict)
 
@@ -116,10 +108,9 @@ class StubEngine:
         self.graphs.append(read)
         return [b for b in self.claims(read) if b], []
 
-    def make_block(self, graph: Graph, device: Any, options: Any) -> StubBlock:
+    def make_block(self, graph: Graph, session: Any) -> StubBlock:
         if "compile" in self.fail:
             raise self.fail["compile"]
-        own(graph)
         self.blocks.append(StubBlock(graph, self))
         return self.blocks[-1]
 
@@ -192,14 +183,14 @@ class ScalingEngine:
     def partition(self, session: Any, read: ReadGraph) -> tuple[list[list[int]], list[Any]]:
         return [[i] for i, n in enumerate(read.graph.nodes) if n.op_type == "Mul" and not read.owners[i]], []
 
-    def make_block(self, graph: Graph, device: Any, options: Any) -> Any:
+    def make_block(self, graph: Graph, session: Any) -> Any:
         def plan(request: Any) -> Any:
             self.requests.append(request)
             if self.fail is not None:
                 raise self.fail
-            return doubling_plan(device, request.inputs[0].shape[0])
+            return doubling_plan(session.device, request.inputs[0].shape[0])
 
-        return ScalingBlock(ReplayBlock(device, 1, [np.float32], plan, contexts=options.contexts))
+        return ScalingBlock(ReplayBlock(session.device, 1, [np.float32], plan, contexts=session.options.contexts))
 
 
 class ScalingBlock:
@@ -207,7 +198,7 @@ class ScalingBlock:
 
     def __init__(self, replay: ReplayBlock):
         self.replay = replay
-        self.handle = replay.native
+        self.native = replay.native
 
     def close(self) -> None:
         self.replay.close()

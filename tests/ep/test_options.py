@@ -5,20 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from ep_stub import StubEngine, StubOptions, chain, vulkan_session
+from ep_stub import StubEngine, chain, vulkan_session
+from onnx_vulkan.engine.options import Options
 from onnx_vulkan.errors import InvalidInput
 from onnxruntime_ep_vulkan.options import parse_options, provider_options
 
 
 def test_options_arrive(stub: StubEngine) -> None:
     vulkan_session(chain(), {"precision": "fast", "contexts": 3, "runtime_dims": "past=1024, total=2048", "release_arena": "1"})
-    assert stub.options == [
-        StubOptions(precision="fast", contexts=3, release_arena=True, runtime_dims={"past": 1024, "total": 2048})
-    ]
+    assert stub.options == [Options(precision="fast", contexts=3, release_arena=True, runtime_dims={"past": 1024, "total": 2048})]
 
 
 def test_misspelt_option_names_the_known_ones(stub: StubEngine) -> None:
-    with pytest.raises(Exception, match=r"no provider option 'Precision'.*contexts, device, precision"):
+    with pytest.raises(Exception, match=r"no provider option 'Precision'.*contexts, device, .*precision"):
         vulkan_session(chain(), {"Precision": "fast"})
 
 
@@ -28,13 +27,13 @@ def test_misspelt_option_names_the_known_ones(stub: StubEngine) -> None:
 )
 def test_bad_value_is_named(key: str, text: str) -> None:
     with pytest.raises(InvalidInput, match=f"{key}.*{text}"):
-        parse_options({key: text}, StubOptions)
+        parse_options({key: text}, Options)
 
 
 def test_empty_text_is_none_where_none_is_allowed() -> None:
-    assert parse_options({"device": ""}, StubOptions).device is None
+    assert parse_options({"device": ""}, Options).device is None
     with pytest.raises(InvalidInput):
-        parse_options({"contexts": ""}, StubOptions)
+        parse_options({"contexts": ""}, Options)
 
 
 def test_value_that_the_dataclass_refuses() -> None:

@@ -74,7 +74,7 @@ def test_exit_with_a_live_session(ending: str) -> None:
         "from onnxruntime_ep_vulkan import capability, devices, sessions\n"
         "engine = ep_stub.StubEngine()\n"
         "capability.partition, sessions.make_block = engine.partition, engine.make_block\n"
-        "devices.open_for, devices.options_type = engine.open_for, lambda: ep_stub.StubOptions\n"
+        "devices.open_for = engine.open_for\n"
         "builtins.kept = [ep_stub.vulkan_session(ep_stub.chain())]\n"
         "builtins.kept.append(builtins.kept)\n"
         f"{ending}"

@@ -53,6 +53,14 @@ def merge_axes(
     return runs
 
 
+def _place(out: Value, coords: Sequence[Lin], shape: Sequence[Extent], producers: Mapping[Value, Instr]) -> Sequence[Lin]:
+    """Where the point *coords* of the index space lies in *out*: the same place, or that of a transpose of the space."""
+    made = producers.get(out)
+    if made is not None and made.op == "transpose" and made.inputs[0].shape == tuple(shape):
+        return [coords[p] for p in made.attrs["perm"]]
+    return coords
+
+
 def fill_hole(
     params: Params,
     shape: Sequence[Extent],
@@ -62,26 +70,27 @@ def fill_hole(
     is_leaf: Callable[[Value], bool],
     given: Mapping[Value, str] | None = None,
 ) -> Hole:
-    """Statements that store *outputs* (values of *shape*) at the point that *axes* names.
+    """Statements that store *outputs* (values of *shape*, or transposes of such) at the point that *axes* names.
 
     *producers* are the instructions computed here, *is_leaf* tells what is loaded from memory; *given* maps values of *shape*
     that are already in a register (the accumulator) to their GLSL expression, of the value's compute type.
     """
     names = [f"c{i}" for i in range(len(shape))]
     coords = [Lin.var(n) if e != 1 else ZERO for n, e in zip(names, shape, strict=True)]
-    dense = linearize(coords, shape)
+    places = [_place(out, coords, shape, producers) for out in outputs]
 
     def render(r: Renderer) -> None:
         for value, text in (given or {}).items():
             r.define(value, coords, text)
-        stored = [(out, r.value(out, coords)) for out in outputs]
-        for out, text in stored:
-            offset = r.text(dense, opaque=False)
+        stored = [(out, r.value(out, place), linearize(place, out.shape)) for out, place in zip(outputs, places, strict=True)]
+        for out, text, at in stored:
+            offset = r.text(at, opaque=False)
             r.emit(f"{r.params.write(out)}.v[{offset}] = {pack(out.dtype, text)};")
 
     probe = Renderer(Params(), producers, is_leaf)
     render(probe)
-    accesses = [offset for _, offset in probe.loads] + [dense]
+    accesses = [offset for _, offset in probe.loads]
+    accesses += [linearize(place, out.shape) for out, place in zip(outputs, places, strict=True)]
     r = Renderer(params, producers, is_leaf)
     for variable, group in axes:
         runs = merge_axes(names, shape, group, accesses, probe.opaque)

@@ -76,7 +76,7 @@ def linearize(coords: Sequence[Lin], shape: Sequence[Extent]) -> Lin:
 def reshape_groups(a: Sequence[Extent], b: Sequence[Extent]) -> list[tuple[range, range]]:
     """Split two shapes of equal element count into runs of axes whose products are equal, as fine as can be seen.
 
-    Gives ``[(axes of a, axes of b), ...]``; axes of extent 1 may fall into any run.
+    Gives ``[(axes of a, axes of b), ...]``; axes of extent 1 belong to the run before them.
     """
     groups: list[tuple[range, range]] = []
     i = j = 0
@@ -91,6 +91,10 @@ def reshape_groups(a: Sequence[Extent], b: Sequence[Extent]) -> list[tuple[range
                 break
         if best is None:
             best = (len(a), len(b))
+        while best[0] < len(a) and a[best[0]] == 1:
+            best = (best[0] + 1, best[1])
+        while best[1] < len(b) and b[best[1]] == 1:
+            best = (best[0], best[1] + 1)
         groups.append((range(i, best[0]), range(j, best[1])))
         i, j = best
     return groups

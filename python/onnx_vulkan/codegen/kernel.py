@@ -13,10 +13,11 @@ from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.dims import Extent, ceil_div, maximum, minimum
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["At", "Kernel", "Launch", "Limits", "Step", "Variant", "grid_of", "workgroups"]
+__all__ = ["At", "Kernel", "Launch", "Limits", "Step", "Variant", "grid_of", "is_multiple", "workgroups"]
 
 At = Callable[[Extent], int]
-"""Evaluates an extent at this plan's sizes (run-time symbols at their capacity)."""
+"""Evaluates an extent at this plan's sizes (run-time symbols at their capacity). One with run-time symbols has a method
+``varies(extent)``, see :func:`is_multiple`."""
 
 MAX_GRID = 65535
 """Vulkan's guaranteed workgroup count in each direction; larger grids are folded into two directions."""
@@ -142,6 +143,16 @@ class Kernel:
                 "",
             ]
         )
+
+
+def is_multiple(at: At, e: Extent, of: int) -> bool:
+    """Whether an extent is a multiple of *of* in every run that the plan serves: what aligned loads may rely on.
+
+    The number of a run-time extent is only its capacity; such an extent counts where all coefficients are multiples.
+    """
+    if isinstance(e, int) or not getattr(at, "varies", lambda e: False)(e):
+        return at(e) % of == 0
+    return all(c % of == 0 for _, c in e.terms)
 
 
 def workgroups(items: Extent, per_group: int) -> Extent:

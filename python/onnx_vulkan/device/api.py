@@ -61,9 +61,6 @@ class FeatureBlock:
         fields = [f for f, _ in load().ffi.typeof(name).fields]
         return cls(structure_type, tuple(fields[2:]))
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.names
-
     def __getitem__(self, name: str) -> bool:
         return bool(self.words[4 + self.names.index(name)])
 

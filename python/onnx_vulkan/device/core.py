@@ -22,6 +22,7 @@ from onnx_vulkan.errors import DeviceError
 __all__ = ["Device"]
 
 ENVIRONMENT = "ONNX_VULKAN_DEVICE"
+UNMAPPED = "ONNX_VULKAN_UNMAPPED"  # for tests: a software device then copies by staging, like a GPU with memory of its own
 SPIN_NS = 200_000  # poll this long before blocking: a blocked thread wakes some tens of us late
 
 
@@ -46,7 +47,7 @@ class Device:
             for device in cls._opened.values():
                 device._check_process()
             instance = Instance.get()
-            info = choose(instance.devices(), selector)
+            info = choose(instance.devices, selector)
             key = f"{info.uuid}-{info.index}"
             if key not in cls._opened:
                 cls._opened[key] = Device(instance, info)
@@ -55,14 +56,14 @@ class Device:
     @staticmethod
     def list() -> builtins.list[DeviceInfo]:
         """The devices of this machine, none of them opened."""
-        return Instance.get().devices()
+        return [*Instance.get().devices]
 
     def __init__(self, instance: Instance, info: DeviceInfo):
         vk = load()
         self.info = info
         self._instance = instance
         self._pid = os.getpid()
-        self._handle, queue = _open(instance, info)
+        self._handle, queue = _open(info)
         identity = f"{info.uuid or info.name}-{info.driver_version:x}"
         self._pipelines = PipelineCache(self._handle, identity)
         description = ffi.new(
@@ -81,6 +82,7 @@ class Device:
                 "timestamp_bits": info.timestamp_bits,
                 "queue_family": info.queue_family,
                 "has_budget": "VK_EXT_memory_budget" in info.extensions,
+                "unmapped": os.environ.get(UNMAPPED, "") not in ("", "0"),
             },
         )
         error, out = ffi.new("ov_error *"), ffi.new("ov_device **")
@@ -168,12 +170,11 @@ class Device:
         return tuple(self._instance.messages)
 
 
-def _open(instance: Instance, info: DeviceInfo) -> tuple[Any, Any]:
+def _open(info: DeviceInfo) -> tuple[Any, Any]:
     """Make the VkDevice; gives back it and its queue."""
     vk = load()
     raw, library = vk.ffi, vk.lib
-    api = min(info.api_version, (instance.api >> 22 & 0x7F, instance.api >> 12 & 0x3FF, 0xFFF))
-    blocks = feature_blocks(api, info.extensions)
+    blocks = feature_blocks(info.extensions)
     first = chain(blocks)
     library.vkGetPhysicalDeviceFeatures2(info.handle, raw.cast("VkPhysicalDeviceFeatures2 *", first))
     for block in blocks:
@@ -188,7 +189,7 @@ def _open(instance: Instance, info: DeviceInfo) -> tuple[Any, Any]:
             "pQueuePriorities": priority,
         },
     )
-    names = [raw.new("char[]", e.encode()) for e in enabled_extensions(api, info.extensions)]
+    names = [raw.new("char[]", e.encode()) for e in enabled_extensions(info.extensions)]
     extensions = raw.new("char *[]", names)
     create = raw.new(
         "VkDeviceCreateInfo *",

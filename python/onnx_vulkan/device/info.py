@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +16,7 @@ __all__ = ["CoopMatrix", "DeviceInfo", "Heap", "Instance", "Limits", "choose"]
 
 KINDS = {1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
 PREFERENCE = ["discrete", "integrated", "virtual", "cpu", "other"]
-VULKAN_1_2, VULKAN_1_3 = 1 << 22 | 2 << 12, 1 << 22 | 3 << 12
+NEEDED = (1, 3, 0)  # the GLSL compiler emits SPIR-V 1.6, which came with Vulkan 1.3
 LAYER = "VK_LAYER_KHRONOS_validation"
 
 NO_DEVICE = (
@@ -114,11 +116,10 @@ class Instance:
         self.validation = os.environ.get("ONNX_VULKAN_VALIDATION", "") not in ("", "0")
         version = ffi.new("uint32_t *")
         lib.vkEnumerateInstanceVersion(version)
-        self.api = min(version[0], VULKAN_1_3)
-        if self.api < VULKAN_1_2:
-            raise DeviceError("The Vulkan loader is older than Vulkan 1.2; update it (package libvulkan1).")
+        if _version(version[0]) < NEEDED:
+            raise DeviceError("The Vulkan loader is older than Vulkan 1.3; update it (package libvulkan1).")
         name = ffi.new("char[]", b"onnx-vulkan")
-        app = ffi.new("VkApplicationInfo *", {"sType": 0, "pEngineName": name, "apiVersion": self.api})
+        app = ffi.new("VkApplicationInfo *", {"sType": 0, "pEngineName": name, "apiVersion": vk.VK_MAKE_VERSION(*NEEDED)})
         layers, extensions, following = [], [], ffi.NULL
         if self.validation:
             if LAYER not in _layers():
@@ -188,7 +189,8 @@ class Instance:
         make = self.function("vkCreateDebugUtilsMessengerEXT", "PFN_vkCreateDebugUtilsMessengerEXT")
         check(make(self.handle, create, ffi.NULL, out), "vkCreateDebugUtilsMessengerEXT")
 
-    def devices(self) -> list[DeviceInfo]:
+    @functools.cached_property
+    def devices(self) -> tuple[DeviceInfo, ...]:
         """All physical devices, in the loader's order."""
         vk = load()
         ffi, lib = vk.ffi, vk.lib
@@ -196,7 +198,7 @@ class Instance:
         check(lib.vkEnumeratePhysicalDevices(self.handle, count, ffi.NULL), "vkEnumeratePhysicalDevices")
         handles = ffi.new("VkPhysicalDevice[]", max(1, count[0]))
         check(lib.vkEnumeratePhysicalDevices(self.handle, count, handles), "vkEnumeratePhysicalDevices")
-        return [_describe(self, i, handles[i]) for i in range(count[0])]
+        return tuple(_describe(self, i, handles[i]) for i in range(count[0]))
 
 
 def _version(packed: int) -> tuple[int, int, int]:
@@ -213,12 +215,8 @@ def _layers() -> set[str]:
     return {ffi.string(layers[i].layerName).decode() for i in range(count[0])}
 
 
-# Structures of extensions: extension, VkStructureType, booleans in order. The first four are core in Vulkan 1.3.
+# Structures of extensions: extension, VkStructureType, booleans in order.
 EXTENSION_FEATURES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
-    ("VK_KHR_maintenance4", 1000413000, ("maintenance4",)),
-    ("VK_EXT_subgroup_size_control", 1000225002, ("subgroupSizeControl", "computeFullSubgroups")),
-    ("VK_KHR_shader_integer_dot_product", 1000280000, ("shaderIntegerDotProduct",)),
-    ("VK_KHR_synchronization2", 1000314007, ("synchronization2",)),
     ("VK_KHR_cooperative_matrix", 1000506000, ("cooperativeMatrix", "cooperativeMatrixRobustBufferAccess")),
     (
         "VK_KHR_shader_bfloat16",
@@ -277,29 +275,22 @@ SUBGROUP_OPERATIONS = {
 }
 
 
-def feature_blocks(api: tuple[int, int, int], extensions: frozenset[str]) -> list[FeatureBlock]:
-    """The feature structures that a device of this version and these extensions knows; the first is VkPhysicalDeviceFeatures2."""
+def feature_blocks(extensions: frozenset[str]) -> list[FeatureBlock]:
+    """The feature structures that a device with these extensions knows; the first is VkPhysicalDeviceFeatures2."""
     vk = load()
     core = [f for f, _ in vk.ffi.typeof("VkPhysicalDeviceFeatures").fields]
     blocks = [
         FeatureBlock(vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, tuple(core)),
         FeatureBlock.known("VkPhysicalDeviceVulkan11Features", vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES),
         FeatureBlock.known("VkPhysicalDeviceVulkan12Features", vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES),
+        FeatureBlock.known("VkPhysicalDeviceVulkan13Features", vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES),
     ]
-    if api >= (1, 3, 0):
-        blocks.append(
-            FeatureBlock.known("VkPhysicalDeviceVulkan13Features", vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES)
-        )
-    for extension, structure_type, names in EXTENSION_FEATURES:
-        if extension in extensions and not any(names[0] in b for b in blocks):
-            blocks.append(FeatureBlock(structure_type, names))
-    return blocks
+    return blocks + [FeatureBlock(kind, names) for extension, kind, names in EXTENSION_FEATURES if extension in extensions]
 
 
-def enabled_extensions(api: tuple[int, int, int], extensions: frozenset[str]) -> list[str]:
+def enabled_extensions(extensions: frozenset[str]) -> list[str]:
     """Which of a device's extensions are switched on."""
-    core = 4 if api >= (1, 3, 0) else 0  # the first four of the table came into the core with 1.3
-    wanted = [e for e, _, _ in EXTENSION_FEATURES[core:]] + ["VK_EXT_memory_budget"]
+    wanted = [e for e, _, _ in EXTENSION_FEATURES] + ["VK_EXT_memory_budget"]
     return [e for e in wanted if e in extensions]
 
 
@@ -320,29 +311,25 @@ def _describe(instance: Instance, index: int, device: Any) -> DeviceInfo:
     lib.vkGetPhysicalDeviceProperties(device, first)
     name = ffi.string(first.deviceName).decode(errors="replace")
     api = _version(first.apiVersion)
-    usable = min(api, _version(instance.api))  # an old loader bounds what may be used of the device
     kind = KINDS.get(first.deviceType, "other")
     extensions = _extensions(device)
-    if usable < (1, 2, 0):
-        return _unusable(index, name, api, kind, device, f"it has Vulkan {api[0]}.{api[1]}; 1.2 is needed")
+    if api < NEEDED:
+        return _unusable(index, name, api, kind, device, f"it has Vulkan {api[0]}.{api[1]}; 1.3 is needed (update its driver)")
 
     v11 = ffi.new("VkPhysicalDeviceVulkan11Properties *", {"sType": vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES})
     v12 = ffi.new("VkPhysicalDeviceVulkan12Properties *", {"sType": vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES})
     v13 = ffi.new("VkPhysicalDeviceVulkan13Properties *", {"sType": vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES})
     properties = ffi.new("VkPhysicalDeviceProperties2 *", {"sType": vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2})
-    properties.pNext, v11.pNext = v11, v12
-    has13 = usable >= (1, 3, 0)
-    if has13:
-        v12.pNext = v13
+    properties.pNext, v11.pNext, v12.pNext = v11, v12, v13
     lib.vkGetPhysicalDeviceProperties2(device, properties)
     limits = properties.properties.limits
 
-    blocks = feature_blocks(usable, extensions)
+    blocks = feature_blocks(extensions)
     lib.vkGetPhysicalDeviceFeatures2(device, ffi.cast("VkPhysicalDeviceFeatures2 *", chain(blocks)))
     present = {n for b in blocks for n in b.names if b[n]}
     features = {ours for theirs, ours in NAMES.items() if theirs in present}
     compute = 0x20
-    if not (has13 and v13.requiredSubgroupSizeStages & compute):
+    if not v13.requiredSubgroupSizeStages & compute:
         features.discard("subgroup_size_control")
     for bits in (16, 32, 64):
         if getattr(v12, f"shaderSignedZeroInfNanPreserveFloat{bits}"):
@@ -351,7 +338,7 @@ def _describe(instance: Instance, index: int, device: Any) -> DeviceInfo:
             features.add(f"denorm_preserve_f{bits}")
         if getattr(v12, f"shaderRoundingModeRTEFloat{bits}"):
             features.add(f"rte_f{bits}")
-    if has13 and v13.integerDotProduct4x8BitPackedSignedAccelerated:
+    if v13.integerDotProduct4x8BitPackedSignedAccelerated:
         features.add("int_dot_fast")
     if v11.subgroupSupportedStages & compute:
         features |= {n for bit, n in SUBGROUP_OPERATIONS.items() if v11.subgroupSupportedOperations >> bit & 1}
@@ -372,7 +359,6 @@ def _describe(instance: Instance, index: int, device: Any) -> DeviceInfo:
     local = max((heaps[t.heapIndex].size for t in types if t.propertyFlags & 1), default=0)
     mapped = max((heaps[t.heapIndex].size for t in types if t.propertyFlags & 7 == 7), default=0)
 
-    subgroup = int(v11.subgroupSize)
     size, groups = limits.maxComputeWorkGroupSize, limits.maxComputeWorkGroupCount
     return DeviceInfo(
         index=index,
@@ -391,10 +377,10 @@ def _describe(instance: Instance, index: int, device: Any) -> DeviceInfo:
             workgroup_count=(int(groups[0]), int(groups[1]), int(groups[2])),
             push_constants=int(limits.maxPushConstantsSize),
             max_allocation=int(v11.maxMemoryAllocationSize),
-            max_buffer=int(v13.maxBufferSize) if has13 else int(v11.maxMemoryAllocationSize),
-            subgroup_size=subgroup,
-            subgroup_min=int(v13.minSubgroupSize) if has13 else subgroup,
-            subgroup_max=int(v13.maxSubgroupSize) if has13 else subgroup,
+            max_buffer=int(v13.maxBufferSize),
+            subgroup_size=int(v11.subgroupSize),
+            subgroup_min=int(v13.minSubgroupSize),
+            subgroup_max=int(v13.maxSubgroupSize),
         ),
         features=frozenset(features),
         coop_matrices=_coop_matrices(instance, device) if "coop_matrix" in features else (),
@@ -452,7 +438,7 @@ def _coop_matrices(instance: Instance, device: Any) -> tuple[CoopMatrix, ...]:
     )
 
 
-def choose(devices: list[DeviceInfo], selector: str | None) -> DeviceInfo:
+def choose(devices: Sequence[DeviceInfo], selector: str | None) -> DeviceInfo:
     """The device that *selector* names: its index, its UUID, or part of its name; None or "": the best usable one."""
     if not devices:
         raise DeviceError(NO_DEVICE)

@@ -101,9 +101,10 @@ class WeightStore:
             owner, count = self._entries.get(key, (None, 0))
             if owner is None:
                 owner = make()
+            # Counted before anything else: making an object may collect garbage, and with it the last other share.
+            self._entries[key] = (owner, count + 1)
             share = Memory(self._device, owner._pointer, owner.size)
             share._release = lambda: self._drop(key)
-            self._entries[key] = (owner, count + 1)
             return share
 
     def _drop(self, key: bytes) -> None:

@@ -43,6 +43,7 @@ class PipelineCache:
 
     def __init__(self, device: Any, identity: str):
         self._device = device  # the VkDevice
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._made: dict[Shader, Future[int]] = {}
         self._pool: ThreadPoolExecutor | None = None
@@ -177,6 +178,8 @@ class PipelineCache:
 
     def save(self) -> None:
         """Write the cache file, merged with what other processes wrote meanwhile."""
+        if os.getpid() != self._pid:
+            return  # a forked child at its exit: the cache is the parent's
         with self._lock:
             if not self._unsaved:
                 return

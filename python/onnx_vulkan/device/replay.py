@@ -7,6 +7,7 @@ asked) or when an output's shape was not foreseen (its array is made).
 from __future__ import annotations
 
 import contextlib
+import inspect
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -83,7 +84,8 @@ Planner = Callable[[Request], PlanTables]
 class ReplayBlock:
     """A block with its plans and run contexts.
 
-    *planner* makes the plan for a request; it is called by one thread at a time, and what it raises is raised by the run.
+    *planner* makes the plan for a request; it is called by one thread at a time, and what it raises is raised by the run. A bound
+    method is held weakly: its object, which owns this block, then goes with its last reference and not with the next collection.
     *output_dtypes*: numpy dtypes of the outputs. *contexts*: how many runs at once (more threads wait). *release_after_run*
     gives the contexts' memory back after each run. Whoever made the plans keeps their weights alive.
     """
@@ -103,7 +105,7 @@ class ReplayBlock:
         self.device = device
         self.n_inputs = n_inputs
         self.output_dtypes = tuple(np.dtype(d) for d in output_dtypes)
-        self._planner = planner
+        self._planner = weakref.WeakMethod(planner) if inspect.ismethod(planner) else lambda: planner
         self._failure = threading.local()
         self._shapes: dict[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]] = {}
         self._self = ffi.new_handle(weakref.ref(self))  # C holds this handle, not the block
@@ -151,6 +153,8 @@ class ReplayBlock:
         *outputs*: where to put them; else arrays are made. Raises InvalidInput, OutOfDeviceMemory, DeviceLost, or what the
         planner raised.
         """
+        if self.native is None:
+            raise InvalidInput("The block was closed.")
         if len(inputs) != self.n_inputs:
             raise InvalidInput(f"{len(inputs)} inputs were given to a block that has {self.n_inputs}.")
         count = len(self.output_dtypes)
@@ -247,7 +251,10 @@ def ov_py_plan(user: Any, block: Any, inputs: Any, error: Any) -> int:
                     for t in (inputs[i] for i in range(owner.n_inputs))
                 )
             )
-            description, keep = describe(owner._planner(request), owner.n_inputs, len(owner.output_dtypes))
+            planner = owner._planner()
+            if planner is None:
+                raise InvalidInput("The block's owner is gone.")
+            description, keep = describe(planner(request), owner.n_inputs, len(owner.output_dtypes))
             kind = lib.ov_block_add_plan(block, description, error)
             del keep
             return int(kind)

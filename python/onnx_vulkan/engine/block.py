@@ -138,6 +138,7 @@ class Block:
                 direct_output=self.device.info.kind in ("cpu", "integrated"),
                 external=self.external,
                 barrier_everywhere=self.options.barrier_everywhere,
+                guard_zones=self.options.guard_zones,
             )
             tables, hazards = build_plan(request)
             self.last_hazards = hazards

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 __all__ = ["Options"]
 
@@ -23,7 +24,7 @@ class Options:
     """
 
     device: str | None = None
-    precision: str = "strict"
+    precision: Literal["strict", "fast"] = "strict"
     memory_limit_bytes: int = 0
     release_arena: bool = False
     contexts: int = 2

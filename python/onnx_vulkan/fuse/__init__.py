@@ -38,6 +38,7 @@ class _Fuser:
         self.owner: dict[Instr, Region] = {}
         self.stored: set[Value] = set()
         self.loops: list[Value] = []
+        self.costs: dict[Value, int] = {}
 
     # ------------------------------------------------------------------------------------------------ regions
     def grow_regions(self) -> None:
@@ -60,6 +61,7 @@ class _Fuser:
     def choose_stores(self) -> None:
         """Decide, from the last instruction to the first, which inlined values are stored."""
         flow = self.flow
+        self.costs = flow.costs(self.stored)
         readers: dict[Value, set[object]] = {}
         for out in self.program.outputs:
             made = flow.producers.get(out)
@@ -75,7 +77,7 @@ class _Fuser:
                 kernels = readers.get(out, set())
                 if not kernels:
                     continue
-                if len(kernels) > 1 and flow.costs[out] * (len(kernels) - 1) > RECOMPUTE_LIMIT:
+                if len(kernels) > 1 and self.costs[out] * (len(kernels) - 1) > RECOMPUTE_LIMIT:
                     self.store(out)
             me: set[object] = {out} if out in self.stored else readers.get(out, set())
             for v in instr.inputs:
@@ -87,10 +89,14 @@ class _Fuser:
 
     def costly(self, v: Value, limit: int) -> bool:
         made = self.flow.producers.get(v)
-        return made is not None and made not in self.owner and v.rank > 0 and self.flow.costs[v] > limit
+        return made is not None and made not in self.owner and v.rank > 0 and self.costs[v] > limit
 
     def store(self, v: Value) -> None:
+        """Have *v* in memory. A reshape has the bytes of what it reshapes, so that is stored."""
         made = self.flow.producers.get(v)
+        while made is not None and made.op == "reshape" and made not in self.owner:
+            v = made.inputs[0]
+            made = self.flow.producers.get(v)
         if made is not None and made not in self.owner and v not in self.stored:
             self.stored.add(v)
             self.loops.append(v)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 
 from onnx_vulkan.codegen.render import INLINE_OPS
-from onnx_vulkan.kernels import FAMILIES, key_of
+from onnx_vulkan.kernels import families, key_of
 from onnx_vulkan.program.ir import Instr, Program, Value
 
 __all__ = ["VIEW_OPS", "Dataflow"]
@@ -83,13 +83,23 @@ class Dataflow:
             if v in self.outputs or any(u not in inside for u in self.users.get(v, ()))
         ]
 
-    @cached_property
-    def costs(self) -> dict[Value, int]:
-        """Rough arithmetic an element to compute each value in place, from what anchors and reductions leave in memory."""
+    def costs(self, stored: Collection[Value]) -> dict[Value, int]:
+        """Rough arithmetic an element to compute each value in place, from inputs and *stored* values.
+
+        What depends on the run's sizes alone (a count of elements) costs nothing: it is the same for all elements.
+        """
         table: dict[Value, int] = {}
+        uniform: set[Value] = set()
         for instr in self.program.instrs:
+            same = instr.op == "dims" or (
+                bool(instr.inputs)
+                and all(v in uniform or (v.data is not None and v.data.size == 1) for v in instr.inputs)
+                and instr.op in ("map", "cast", "reshape", "broadcast")
+            )
             for out in instr.outputs:
-                if instr.op not in INLINE_OPS:
+                if same:
+                    uniform.add(out)
+                if same or out in stored or instr.op not in INLINE_OPS:
                     table[out] = 0
                     continue
                 own = 0 if instr.op in VIEW_OPS else 1
@@ -103,11 +113,11 @@ class Dataflow:
     @staticmethod
     def family_views(instr: Instr) -> frozenset[int]:
         """The operands that an anchor's family reads through strides."""
-        family = FAMILIES.get(key_of(instr))
+        family = families().get(key_of(instr))
         return family.views if family is not None else frozenset()
 
     @staticmethod
     def family_epilogue(instr: Instr) -> bool:
         """Whether elementwise instructions can be fused after an anchor."""
-        family = FAMILIES.get(key_of(instr))
+        family = families().get(key_of(instr))
         return family is not None and family.epilogue

@@ -66,7 +66,20 @@ def epilogue(flow: Dataflow, anchor: Instr, taken: set[Instr]) -> Region:
 
     if not flow.family_epilogue(anchor) or len(anchor.outputs) != 1:
         return Region((anchor,), tuple(flow.exported([anchor])))
-    return _grow(flow, [anchor], taken, accepts)
+    return _stored_transposed(flow, _grow(flow, [anchor], taken, accepts), taken)
+
+
+def _stored_transposed(flow: Dataflow, region: Region, taken: set[Instr]) -> Region:
+    """The region with the transpose that alone reads its result, when that keeps the last axis: then stores stay coalesced."""
+    if len(region.exports) != 1 or region.exports[0] in flow.outputs:
+        return region
+    users = flow.users.get(region.exports[0], [])
+    if len(users) != 1 or users[0].op != "transpose" or users[0] in taken:
+        return region
+    perm = users[0].attrs["perm"]
+    if perm[-1] != len(perm) - 1:
+        return region
+    return Region((*region.instrs, users[0]), users[0].outputs)
 
 
 def _dense(shape: tuple[Extent, ...]) -> tuple[Extent, ...]:

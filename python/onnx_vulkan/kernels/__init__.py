@@ -7,14 +7,20 @@ instructions (:func:`onnx_vulkan.codegen.hole.fill_hole`).
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
+from onnx_vulkan.codegen.functions import has_function
 from onnx_vulkan.codegen.kernel import Step
+from onnx_vulkan.codegen.render import INLINE_OPS
 from onnx_vulkan.codegen.view import View, strided_view
+from onnx_vulkan.dtypes import DType
 from onnx_vulkan.program.ir import Instr, Value
 
-__all__ = ["FAMILIES", "Family", "Group", "build", "family"]
+__all__ = ["FAMILIES", "Family", "Group", "build", "families", "family", "key_of", "supports"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +82,31 @@ def key_of(instr: Instr) -> str:
     return f"window:{instr.attrs['kind']}" if instr.op == "window" else instr.op
 
 
+@cache
+def families() -> Mapping[str, Family]:
+    """All families; the modules of this package are imported on the first call."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return FAMILIES
+
+
 def build(group: Group) -> Step:
     """The step of a group. Raises KeyError when no family runs its anchor (claims would have refused it)."""
-    return FAMILIES[key_of(group.anchor)].build(group)
+    return families()[key_of(group.anchor)].build(group)
+
+
+def supports(instr: Instr) -> str | None:
+    """Why no kernel computes *instr*, as a sentence, or None. The claims' kernel check asks this of every instruction."""
+    if instr.op == "map":
+        fn, dtype = instr.attrs["fn"], instr.inputs[-1].dtype
+        return None if has_function(fn, dtype) else f"there is no kernel for {fn} on {dtype.onnx_name}"
+    if instr.op == "reduce":
+        fn, dtype = instr.attrs["fn"], instr.inputs[0].dtype
+        good = dtype is not DType.BOOL or fn in ("max", "min", "argmax", "argmin")
+        return None if good else f"there is no kernel for a {fn} over {dtype.onnx_name}"
+    if instr.op in INLINE_OPS:
+        return None
+    found = families().get(key_of(instr))
+    if found is None:
+        return f"there is no kernel for {key_of(instr)}"
+    return found.supports(instr)

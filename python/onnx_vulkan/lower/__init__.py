@@ -20,7 +20,8 @@ from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its op
     sorting,
     sources,
 )
-from onnx_vulkan.lower.driver import Lowered, check_dtypes, check_opset, host_symbol, lower_graph
+from onnx_vulkan.lower.checks import check_dtypes, check_opset
+from onnx_vulkan.lower.driver import Lowered, host_symbol, lower_graph
 from onnx_vulkan.lower.registry import (
     EVALUATIONS,
     LOWERINGS,

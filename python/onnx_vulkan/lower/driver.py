@@ -13,17 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from onnx_vulkan.dims import Dim, Extent, current_scope, product, symbol
+from onnx_vulkan.dims import Dim, Extent, current_scope, symbol
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import OnnxVulkanError, Refusal, RefusedError, ShapeMismatch, Unsupported
 from onnx_vulkan.graph import Array, Graph, Node, TensorType
+from onnx_vulkan.lower.checks import check_dtypes, check_opset
+from onnx_vulkan.lower.frame import Frame, Lost, is_small
+from onnx_vulkan.lower.host import HOST_LIMIT, objects
 from onnx_vulkan.lower.registry import (
     EVALUATIONS,
     LOWERINGS,
-    MAX_OPSET,
     Host,
     LowerContext,
-    Lowering,
     NotHost,
     Operand,
     Parameter,
@@ -32,10 +33,7 @@ from onnx_vulkan.lower.registry import (
 )
 from onnx_vulkan.program.ir import Program, Value
 
-__all__ = ["HOST_INPUT_LIMIT", "HOST_LIMIT", "Lowered", "check_dtypes", "check_opset", "host_symbol", "lower_graph"]
-
-HOST_LIMIT = 4096
-"""The most elements of a tensor that is computed on the host."""
+__all__ = ["HOST_INPUT_LIMIT", "HOST_LIMIT", "Lowered", "host_symbol", "lower_graph"]
 
 HOST_INPUT_LIMIT = 64
 """The most elements of a graph input whose values may decide shapes (they are part of the plan's key)."""
@@ -63,86 +61,12 @@ def host_symbol(name: str, i: int) -> str:
     return f"host:{name}.{i}"
 
 
-# ------------------------------------------------------------------------------------------------------------------ checks
-
-
-def check_opset(node: Node, opset: int = 0) -> str | None:
-    """Why the opset check refuses *node*, as a sentence, or None: version, attributes, arity.
-
-    *opset* is the model's ``ai.onnx`` opset (0: not checked). An operator without any lowering is the kernel check's matter.
-    """
-    entries = LOWERINGS.get((node.domain, node.op_type))
-    if not entries:
-        return None
-    if node.domain == "" and opset > MAX_OPSET:
-        return f"the model's opset {opset} is newer than {MAX_OPSET}, the newest that was read."
-    entry = find_lowering(node)
-    if entry is None:
-        known = sorted(v for e in entries for v in e.versions)
-        return f"{node.label} version {node.since_version} is not supported; versions {', '.join(map(str, known))} are."
-    unknown = sorted(set(node.attributes) - entry.attributes)
-    if unknown:
-        return f"attribute {', '.join(unknown)} of {node.label} is not supported."
-    missing = sorted(entry.required_attributes - set(node.attributes))
-    if missing:
-        return f"{node.label} needs the attribute {', '.join(missing)}."
-    return _check_arity(node, entry)
-
-
-def _check_arity(node: Node, entry: Lowering) -> str | None:
-    variadic = any(p.variadic for p in entry.parameters)
-    if len(node.inputs) > len(entry.parameters) and not variadic:
-        return f"{node.label} takes at most {len(entry.parameters)} inputs, this node has {len(node.inputs)}."
-    for i, p in enumerate(entry.parameters):
-        if p.variadic and not any(node.inputs[i:]):
-            return f"{node.label} needs at least one input {p.name}."
-        if not p.optional and not p.variadic and not (i < len(node.inputs) and node.inputs[i]):
-            return f"{node.label} needs its input {p.name}."
-    return None
-
-
-def check_dtypes(node: Node, dtypes: Sequence[DType | None], type_names: Sequence[str] = ()) -> str | None:
-    """Why the dtype check refuses *node* with inputs of these element types, as a sentence, or None.
-
-    A None is an input left out, or (where the node names the input) of a type this engine does not have, which
-    *type_names* tells in ONNX's words.
-    """
-    entry = find_lowering(node)
-    if entry is None:
-        return None
-    for i, (name, dtype) in enumerate(zip(node.inputs, dtypes, strict=True)):
-        if not name:
-            continue
-        parameter = entry.parameters[min(i, len(entry.parameters) - 1)]
-        if dtype is None:
-            what = type_names[i] if i < len(type_names) and type_names[i] else "an unsupported type"
-            return f"input {parameter.name} of {node.label} ({name!r}) is of {what}."
-        allowed = entry.dtypes.get(parameter.name)
-        if allowed is not None and dtype not in allowed:
-            names = ", ".join(t.onnx_name for t in DType if t in allowed)
-            return f"input {parameter.name} of {node.label} is {dtype.onnx_name}; supported are {names}."
-    return None
-
-
-# ------------------------------------------------------------------------------------------------------------------ driver
-
-
 class _Refuse(Exception):
     """Ends the lowering of one node."""
 
     def __init__(self, check: str, reason: str):
         super().__init__(reason)
         self.check, self.reason = check, reason
-
-
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    """Stands for a value that cannot be had; ``why`` completes "input x ...". ``refused``: a refused node should have made it."""
-
-    why: str
-    dtype: DType | None = None
-    type_name: str = ""
-    refused: bool = False
 
 
 def lower_graph(
@@ -204,8 +128,8 @@ class _Driver:
         self.refusals: list[Refusal] = []
         self.troubles = 0  # refusals, those inside bodies included
         self.host_inputs: dict[str, None] = {}
-        self.frame = _Frame(graph, None)
-        self.origins: dict[Value, tuple[_Frame, str]] = {}  # what a body gave, and its name there
+        self.frame = Frame(graph, None)
+        self.origins: dict[Value, tuple[Frame, str]] = {}  # what a body gave, and its name there
 
     # -------------------------------------------------------------------------------------------- whole graphs
     def run(self, shapes: Mapping[str, tuple[Extent, ...]]) -> Lowered:
@@ -216,7 +140,7 @@ class _Driver:
             if declared.dtype is None or shape is None:
                 why = "has an unknown rank" if declared.dtype else f"is of {declared.type_name or 'an unsupported type'}"
                 self.b.input(name, DType.U8, (0,))
-                frame.values[name] = _Lost(why, declared.dtype, declared.type_name)
+                frame.values[name] = Lost(why, declared.dtype, declared.type_name)
             else:
                 frame.values[name] = self.b.input(name, declared.dtype, shape)
                 frame.inputs.add(name)
@@ -227,7 +151,7 @@ class _Driver:
             if isinstance(operand, Host):
                 host_outputs.append(name)
                 operand = self.b.device(operand)
-            if isinstance(operand, _Lost) or operand is None:
+            if isinstance(operand, Lost) or operand is None:
                 if self.strict and not self.refusals:
                     reason = operand.why if operand else "is made by no node"
                     raise Unsupported(f"output {name!r} of {graph.name} {reason}")
@@ -242,7 +166,7 @@ class _Driver:
     def inline(self, body: Graph, operands: Sequence[Operand]) -> tuple[Operand, ...]:
         """Lower a body in place. Raises Unsupported when one of its nodes is refused."""
         node, refusals, outer = self.b.node, self.refusals, self.frame
-        self.frame, self.refusals = _Frame(body, outer), []
+        self.frame, self.refusals = Frame(body, outer), []
         try:
             if len(operands) != len(body.inputs):
                 raise Unsupported(f"its body takes {len(body.inputs)} inputs, {len(operands)} are given")
@@ -288,7 +212,7 @@ class _Driver:
             if self.strict or declared.dtype is None or declared.shape is None:
                 unknown = "whose output has an unknown rank" if declared.dtype else "whose output has an unknown type"
                 why = f"comes from the refused node {node.label} {node.name!r}, {unknown}"
-                self.frame.values[name] = _Lost(why, declared.dtype, declared.type_name, refused=True)
+                self.frame.values[name] = Lost(why, declared.dtype, declared.type_name, refused=True)
             else:
                 self.frame.values[name] = Value(declared.dtype, declared.shape, name)
                 self.frame.inputs.add(name)
@@ -296,7 +220,7 @@ class _Driver:
     # -------------------------------------------------------------------------------------------- one node
     def lower_node(self, node: Node) -> None:
         operands = [self.frame.find(name) if name else None for name in node.inputs]
-        lost = [(name, o) for name, o in zip(node.inputs, operands, strict=True) if isinstance(o, _Lost)]
+        lost = [(name, o) for name, o in zip(node.inputs, operands, strict=True) if isinstance(o, Lost)]
         if self.strict and any(o.refused for _, o in lost):
             for name in filter(None, node.outputs):
                 self.frame.values[name] = lost[0][1]
@@ -310,7 +234,7 @@ class _Driver:
         if self.evaluate_forward(node, operands):
             return
         dtypes = [o.dtype if o is not None else None for o in operands]
-        names = [o.type_name if isinstance(o, _Lost) else "" for o in operands]
+        names = [o.type_name if isinstance(o, Lost) else "" for o in operands]
         if (reason := check_dtypes(node, dtypes, names)) is not None:
             raise _Refuse("dtype", reason)
         if lost:
@@ -331,7 +255,7 @@ class _Driver:
             return host
         if isinstance(found, Host) and not parameter.host:
             return self.frame.on_device(name, found, self.b)
-        if found is None or isinstance(found, _Lost):
+        if found is None or isinstance(found, Lost):
             raise _Refuse("kernel", f"input {parameter.name} ({name!r}) {found.why if found else 'is made by no node'}.")
         return found
 
@@ -341,7 +265,7 @@ class _Driver:
                 continue
             result = results[i] if i < len(results) else None
             if result is None:
-                self.frame.values[name] = _Lost(f"is output {i} of {node.label} {node.name!r}, which is not supported")
+                self.frame.values[name] = Lost(f"is output {i} of {node.label} {node.name!r}, which is not supported")
                 if name in self.frame.graph.outputs or name in _reads(self.frame.graph):
                     raise Unsupported(f"output {i} of {node.label} is not supported.")
                 continue
@@ -351,7 +275,7 @@ class _Driver:
             self.frame.values[name] = result
 
     # -------------------------------------------------------------------------------------------- host values
-    def evaluate_forward(self, node: Node, operands: Sequence[Operand | _Lost | None]) -> bool:
+    def evaluate_forward(self, node: Node, operands: Sequence[Operand | Lost | None]) -> bool:
         """Evaluate the node on the host if all its inputs are known there already."""
         if (node.domain, node.op_type) not in EVALUATIONS:
             return False
@@ -370,11 +294,12 @@ class _Driver:
         before, self.b.node, self.b.demanded = self.b.node, node, demanded
         try:
             result = EVALUATIONS[node.domain, node.op_type](self.b, *hosts, **node.attributes)
-        except NotHost:
-            return None
+        except (NotHost, IndexError, ValueError, ZeroDivisionError):
+            return None  # an index outside a tensor and the like: the device's lowering says it better
         finally:
             self.b.node, self.b.demanded = before, False
-        return result if isinstance(result, tuple) else (result,)
+        results = result if isinstance(result, tuple) else (result,)
+        return results if all(r.data.size <= HOST_LIMIT for r in results) else None
 
     def host(self, name: str, depth: int = 0) -> Host | None:
         """The value on the host, demanded: evaluates its producers back to what is known. None where it depends on data."""
@@ -385,7 +310,7 @@ class _Driver:
             return frame.demanded[name]
         found = frame.find(name)
         host = found if isinstance(found, Host) else frame.constant(name)
-        if host is None and isinstance(found, Value) and _small(found.shape, HOST_LIMIT):
+        if host is None and isinstance(found, Value) and is_small(found.shape, HOST_LIMIT):
             producer = frame.producers.get(name)
             if name in frame.inputs:
                 host = self.host_input(name, found)
@@ -408,7 +333,7 @@ class _Driver:
 
     def host_input(self, name: str, value: Value) -> Host | None:
         """A small graph input as a host value; it becomes part of the plan's key."""
-        if not _small(value.shape, HOST_INPUT_LIMIT):
+        if not is_small(value.shape, HOST_INPUT_LIMIT):
             return None
         shape = [e for e in value.shape if isinstance(e, int)]
         count, scope = int(np.prod(shape)), current_scope()
@@ -423,76 +348,7 @@ class _Driver:
         else:
             return None
         self.host_inputs.setdefault(name)
-        return Host(value.dtype, _objects(items, shape))
-
-
-class _Frame:
-    """The values of one graph or body; a body sees those of the graph around it."""
-
-    def __init__(self, graph: Graph, outer: _Frame | None):
-        self.graph = graph
-        self.outer = outer
-        self.values: dict[str, Operand | _Lost] = {}
-        self.inputs: set[str] = set()  # what a run gives: graph inputs, and outputs of refused nodes
-        self.demanded: dict[str, Host | None] = {}
-        self.producers = graph.producers()
-        self._device: dict[str, Value] = {}
-        self._constants: dict[str, Host] = {}
-
-    def owner(self, name: str) -> _Frame | None:
-        frame: _Frame | None = self
-        while frame is not None and name not in frame.values and name not in frame.graph.initializers:
-            frame = frame.outer
-        return frame
-
-    def find(self, name: str) -> Operand | _Lost | None:
-        frame = self.owner(name)
-        if frame is None:
-            return None
-        if name not in frame.values:
-            data = frame.graph.initializers[name]
-            try:
-                DType.of(data.dtype)
-            except KeyError:
-                frame.values[name] = _Lost(f"is of {data.dtype}", None, str(data.dtype))
-            else:
-                frame.values[name] = Value(DType.of(data.dtype), data.shape, name, data)
-        return frame.values[name]
-
-    def constant(self, name: str) -> Host | None:
-        """A small constant as a host value."""
-        frame = self.owner(name)
-        if frame is None:
-            return None
-        if name not in frame._constants:
-            value = frame.find(name)
-            if not isinstance(value, Value) or value.data is None or value.data.size > HOST_LIMIT:
-                return None
-            items = value.data.reshape(-1).astype(object).tolist()
-            if value.dtype is DType.BF16:
-                items = [float(v) for v in items]
-            frame._constants[name] = Host(value.dtype, _objects(items, value.data.shape))
-        return frame._constants[name]
-
-    def on_device(self, name: str, host: Host, b: LowerContext) -> Value:
-        frame = self.owner(name) or self
-        if name not in frame._device:
-            value = b.device(host)
-            if not value.is_const:
-                return value  # made by an instruction: only valid from here on in this body
-            frame._device[name] = value
-        return frame._device[name]
-
-
-def _objects(items: Sequence[Any], shape: Sequence[int]) -> Any:
-    data = np.empty(len(items), object)
-    data[:] = items
-    return data.reshape(tuple(shape))
-
-
-def _small(shape: Sequence[Extent], limit: int) -> bool:
-    n = product(shape)
-    return isinstance(n, int) and n <= limit
+        return Host(value.dtype, objects(items, shape))
 
 
 def _captured(node: Node) -> set[str]:

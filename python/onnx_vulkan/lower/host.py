@@ -18,7 +18,10 @@ from onnx_vulkan.dtypes import DType
 from onnx_vulkan.lower.registry import Host, LowerContext, NotHost, Unknown, evaluates
 from onnx_vulkan.program.interp import MAPS
 
-__all__ = ["array_of", "convert", "elementwise", "host_of", "is_plain", "objects", "truth"]
+__all__ = ["HOST_LIMIT", "array_of", "convert", "elementwise", "host_of", "is_plain", "objects", "truth"]
+
+HOST_LIMIT = 4096
+"""The most elements of a tensor that is computed on the host; larger ones are the device's."""
 
 _fresh = itertools.count()
 
@@ -241,7 +244,7 @@ def elementwise(ctx: LowerContext, fn: str, *xs: Host) -> Host:
     """``map fn`` of host tensors, broadcast by numpy's rule. Declines (NotHost) what would make more than a small tensor."""
     dtype = DType.BOOL if fn in _COMPARISONS else xs[-1].dtype
     shape = np.broadcast_shapes(*(x.shape for x in xs))
-    if int(np.prod(shape)) > 4096:
+    if int(np.prod(shape)) > HOST_LIMIT:
         raise NotHost
     if all(is_plain(x) for x in xs):
         arrays = [array_of(x) for x in xs]

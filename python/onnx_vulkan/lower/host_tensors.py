@@ -9,11 +9,8 @@ import numpy as np
 
 from onnx_vulkan.dims import Dim
 from onnx_vulkan.dtypes import DType
-from onnx_vulkan.lower.host import array_of, convert, elementwise, host_of, is_plain, objects
+from onnx_vulkan.lower.host import HOST_LIMIT, array_of, convert, elementwise, host_of, is_plain, objects
 from onnx_vulkan.lower.registry import Host, LowerContext, NotHost, Unknown, evaluates
-
-LIMIT = 4096
-"""The most elements that an evaluation makes; larger tensors are the device's."""
 
 
 def numbers(x: Host) -> list[int]:
@@ -31,7 +28,7 @@ def _axes(attribute: Sequence[int] | None, inputs: Sequence[Host | None], rank: 
 
 
 def _limited(shape: Sequence[int]) -> tuple[int, ...]:
-    if int(np.prod(shape, dtype=np.int64)) > LIMIT:
+    if int(np.prod(shape, dtype=np.int64)) > HOST_LIMIT:
         raise NotHost
     return tuple(shape)
 
@@ -41,6 +38,7 @@ def _limited(shape: Sequence[int]) -> tuple[int, ...]:
 
 @evaluates("Gather")
 def _gather(ctx: LowerContext, x: Host, indices: Host, *, axis: int = 0) -> Host:
+    _limited([*indices.shape, *(n for i, n in enumerate(x.shape) if i != axis % x.data.ndim)])
     return Host(x.dtype, np.asarray(np.take(x.data, np.array(numbers(indices), np.int64).reshape(indices.shape), axis), object))
 
 

@@ -220,16 +220,19 @@ def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[s
     terms = left.split(",")
     if len(terms) != len(ranks):
         raise Unsupported(f"equation {equation!r} has {len(terms)} terms for {len(ranks)} operands")
-    widest = 0
+    widest: int | None = None
     operands = []
     for term, rank in zip(terms, ranks, strict=True):
         n = rank - len(term.replace(_ELLIPSIS, ""))
         if n < 0 or (n and _ELLIPSIS not in term) or term.count(_ELLIPSIS) > 1:
             raise Unsupported(f"term {term!r} of equation {equation!r} does not fit an operand of rank {rank}")
-        widest = max(widest, n)
+        if _ELLIPSIS in term:
+            if widest not in (None, n):
+                raise Unsupported(f"the ellipses of equation {equation!r} stand for different numbers of axes")
+            widest = n
         dots = [str(i) for i in reversed(range(n))]
         operands.append([label for c in term for label in (dots if c == _ELLIPSIS else [c])])
-    dots = [str(i) for i in reversed(range(widest))]
+    dots = [str(i) for i in reversed(range(widest or 0))]
     seen = [label for term in operands for label in term if not label.isdigit()]
     if arrow:
         output = [label for c in right for label in (dots if c == _ELLIPSIS else [c])]

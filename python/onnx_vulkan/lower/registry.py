@@ -140,7 +140,7 @@ class LowerContext(Builder):
             return Value(x.dtype, x.shape, "unknown")  # only while claiming: stands for the run's value
         if all(isinstance(v, (int, float, bool, np.generic)) for v in items):
             return self.const(np.array(items).astype(x.dtype.numpy).reshape(x.shape))
-        if not all(isinstance(v, Dim) or v == int(v) for v in items):
+        if any(isinstance(v, float) and not v.is_integer() for v in items):
             parts = [self.device(Host(x.dtype, np.array([v], object))) for v in items]
             return self.reshape(self.concat(parts, 0), x.shape)
         return self.cast(self.dims([v if isinstance(v, Dim) else int(v) for v in items], x.shape), x.dtype)

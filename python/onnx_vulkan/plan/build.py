@@ -14,7 +14,9 @@ import numpy as np
 
 from onnx_vulkan.codegen.kernel import Kernel, Launch, Limits, Step
 from onnx_vulkan.dims import Dim, Extent, Guard, evaluate, product, substitute, symbols_of
+from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import Unsupported
+from onnx_vulkan.plan import guard
 from onnx_vulkan.plan.arena import ALIGNMENT, place
 from onnx_vulkan.plan.table import (
     COMMAND,
@@ -78,6 +80,7 @@ class PlanRequest:
     external: bool = False
     """Inputs and outputs are reached through the addresses of each run (device-memory mode)."""
     barrier_everywhere: bool = False
+    guard_zones: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +107,32 @@ class _Tables:
     hazards: list[tuple[list[Range], list[Range]]] = field(default_factory=list)
 
 
+class _Numbers:
+    """The number that an extent is in this plan, run-time symbols at their capacity (``codegen.kernel.At``)."""
+
+    def __init__(self, values: Mapping[str, int], runtime: frozenset[str]):
+        self.values = values
+        self.runtime = runtime
+        self.cache: dict[Extent, int] = {}
+
+    def __call__(self, e: Extent) -> int:
+        if not isinstance(e, Dim):
+            return e
+        n = self.cache.get(e)
+        if n is None:
+            n = self.cache[e] = evaluate(e, self.values)
+        return n
+
+    def varies(self, e: Extent) -> bool:
+        """Whether an extent depends on a run-time symbol: it has then any value up to the number that a call gives."""
+        return bool(self.runtime) and isinstance(e, Dim) and not symbols_of(e).isdisjoint(self.runtime)
+
+
 class _Planner:
     def __init__(self, request: PlanRequest):
         self.q = request
-        self.sizes = {**request.numbers, **request.runtime}
         self.symbols = {name: n for n, name in enumerate(request.runtime)}
-        self.cache: dict[Extent, int] = {}
+        self.at = _Numbers({**request.numbers, **request.runtime}, frozenset(request.runtime))
         self.t = _Tables()
         self.where: dict[Value, tuple[int, int]] = {}
         self.input_of = {i.value: n for n, i in enumerate(request.inputs)}
@@ -118,18 +141,9 @@ class _Planner:
         self.expressions: dict[Extent, int] = {}
 
     # ------------------------------------------------------------------------------------------------ numbers
-    def at(self, e: Extent) -> int:
-        """The number that an extent is, run-time symbols at their capacity."""
-        if not isinstance(e, Dim):
-            return e
-        n = self.cache.get(e)
-        if n is None:
-            n = self.cache[e] = evaluate(e, self.sizes)
-        return n
-
     def varies(self, e: Extent) -> bool:
         """Whether an extent depends on a run-time symbol."""
-        return bool(self.symbols) and isinstance(e, Dim) and not symbols_of(e).isdisjoint(self.symbols)
+        return self.at.varies(e)
 
     def bytes_of(self, v: Value) -> int:
         n = self.at(product(v.shape))
@@ -175,16 +189,36 @@ class _Planner:
         for n, o in enumerate(q.outputs):
             self.output_offsets.append(output_size)
             self.output_of[o.value] = n
-            if o.value in first and (q.external or q.direct_output or o.value not in read):
+            direct = not q.guard_zones and (q.direct_output or o.value not in read)
+            if o.value in first and (q.external or direct):
                 self.where[o.value] = (Segment.OUTPUT, output_size)
             elif o.value in first:
                 last[o.value] = len(self.launches)
             output_size += -(-max(self.bytes_of(o.value), 1) // ALIGNMENT) * ALIGNMENT
         inner = [v for v in first if v not in self.where]
+        if q.guard_zones:
+            return self.place_apart(inner), input_size, output_size
         offsets, arena_size = place([(self.bytes_of(v), first[v], last[v]) for v in inner])
         for v, offset in zip(inner, offsets, strict=True):
             self.where[v] = (Segment.ARENA, offset)
         return arena_size, input_size, output_size
+
+    def place_apart(self, inner: Sequence[Value]) -> int:
+        """The arena in the guard-zone mode; adds the kernels that poison and check."""
+        offsets, zones, size = guard.place_apart([self.bytes_of(v) for v in inner])
+        for v, offset in zip(inner, offsets, strict=True):
+            self.where[v] = (Segment.ARENA, offset)
+        arena = Value(DType.U32, (size // 4,), "arena")
+        self.where[arena] = (Segment.ARENA, 0)
+        table = guard.zone_table(zones)
+        makers = {v: launch.kernel.label for launch in self.launches for v in launch.kernel.writes}
+        self.t.labels["guard zone before the first tensor"] = 0
+        for n, v in enumerate(inner, 1):
+            self.t.labels[f"guard zone after tensor {n - 1}, written by {makers.get(v, 'nobody')}"] = n
+        poison, check = guard.poison_kernel(arena, table), guard.check_kernel(arena, table, 1)
+        self.launches[:0] = poison.launches(self.at, self.q.limits)
+        self.launches += check.launches(self.at, self.q.limits)
+        return size
 
     def range_of(self, v: Value) -> Range | None:
         if v.is_const:

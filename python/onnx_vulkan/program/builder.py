@@ -16,11 +16,13 @@ from onnx_vulkan.dims import (
     Dim,
     Extent,
     broadcast_shapes,
+    is_one,
     product,
     require_same,
     same,
 )
 from onnx_vulkan.dtypes import DType
+from onnx_vulkan.errors import ShapeMismatch
 from onnx_vulkan.graph import Array
 from onnx_vulkan.program.ir import COMPARE, MAP_FNS, Instr, Program, Value
 
@@ -165,11 +167,19 @@ class Builder:
         shape = tuple(shape)
         if shape == x.shape:
             return x
-        target = broadcast_shapes(x.shape, shape)
-        for a, b in zip(target, shape, strict=False):
-            require_same(a, b, f"cannot broadcast {x.shape} to {shape}")
-        if len(x.shape) == len(shape) and all(same(a, b) for a, b in zip(x.shape, shape, strict=True)):
-            return self.reshape(x, shape) if x.shape != shape else x
+        if x.rank > len(shape):
+            raise ShapeMismatch(f"cannot broadcast {x.shape} to {shape}")
+        spreads = x.rank < len(shape)
+        for a, b in zip(x.shape, shape[len(shape) - x.rank :], strict=True):
+            if a == b:
+                continue
+            # an extent fixed to 1 may always be spread; asking whether the other is 1 as well would only add a guard
+            if (isinstance(a, int) and a == 1) or (not same(a, b) and is_one(a)):
+                spreads = True
+            else:
+                require_same(a, b, f"cannot broadcast {x.shape} to {shape}")
+        if not spreads:
+            return self.reshape(x, shape)
         made = self._made.get(x)
         if made is not None and made.op == "broadcast":
             return self.broadcast(made.inputs[0], shape)

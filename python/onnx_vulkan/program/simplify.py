@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from onnx_vulkan.codegen.index import reshape_groups
-from onnx_vulkan.dims import Extent
+from onnx_vulkan.dims import Extent, broadcast_shapes
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Instr, Program, Value
 
@@ -65,12 +65,16 @@ class _Rebuild(Builder):
             return self.sink_elementwise(instr, xs)
         if instr.op == "reshape":
             return self.sink_transpose_below_reshape(instr, xs[0])
+        if instr.op == "reduce" and self.made_by(xs[0], "reshape") is not None:
+            return self.sink_reshape_below_reduce(instr, xs[0])
         if instr.op in ("reduce", "concat", "pad", "slice", "gather", "scan", "sort", "broadcast"):
             return self.sink_axes(instr, xs)
         return None
 
     # ------------------------------------------------------------------------------------------------ elementwise
     def sink_elementwise(self, instr: Instr, xs: list[Value]) -> tuple[Value, ...] | None:
+        if all(self.is_spread(x) for x in xs):
+            return self.sink_broadcast(instr, xs) if instr.out.rank else None
         full = [x for x in xs if not self.is_spread(x) and not x.is_const]
         for op in ("transpose", "reshape"):
             moved = [self.made_by(x, op) for x in full]
@@ -106,17 +110,34 @@ class _Rebuild(Builder):
         return self.made_by(x, "broadcast") is not None or x.rank == 0
 
     def respread(self, x: Value, shape: Sequence[Extent]) -> Value | None:
-        """A broadcast of a scalar or of a vector along the last axis, spread over another shape of equal last extent."""
+        """A spread operand of one shape, spread over another of equal size, where the axes allow it."""
         made = self.made_by(x, "broadcast")
         if made is None:
             return x
         inner = made.inputs[0]
-        dense = [e for e in inner.shape if e != 1]
-        if not dense:
-            return self.broadcast(self.reshape(inner, ()), shape)
-        if len(dense) == 1 and inner.shape[-1] == dense[0] and x.shape[-1] == dense[0] and shape and shape[-1] == dense[0]:
-            return self.broadcast(self.reshape(inner, dense), shape)
-        return None
+        small = (*([1] * (x.rank - inner.rank)), *inner.shape)
+        target: list[Extent] = [1] * len(shape)
+        for a, b in reshape_groups(x.shape, shape):
+            held = [small[i] for i in a]
+            if held == [x.shape[i] for i in a]:
+                for j in b:
+                    target[j] = shape[j]
+            elif any(e != 1 for e in held):
+                return None
+        return self.broadcast(self.reshape(inner, target), shape)
+
+    def sink_broadcast(self, instr: Instr, xs: list[Value]) -> tuple[Value, ...] | None:
+        """Operands that are all spread over the result: compute at the shape that they have together, then spread."""
+        inner: list[Value] = []
+        for x in xs:
+            made = self.made_by(x, "broadcast")
+            inner.append(made.inputs[0] if made is not None else x)
+        together = broadcast_shapes(*(x.shape for x in inner))
+        lead = instr.out.rank - len(together)
+        if not lead and all(e != 1 or n == 1 for e, n in zip(together, instr.out.shape, strict=True)):
+            return None
+        y = self.again_elementwise(instr, [self.broadcast(x, together) for x in inner])
+        return (self.broadcast(y, instr.out.shape),)
 
     # ------------------------------------------------------------------------------------------------ axes
     def sink_axes(self, instr: Instr, xs: list[Value]) -> tuple[Value, ...] | None:
@@ -161,6 +182,25 @@ class _Rebuild(Builder):
             return (self.transpose(y, perm),)
         values, indices = self.sort(x, instr.outputs[0].shape[a["axis"]], axis, largest=a["largest"])
         return self.transpose(values, perm), self.transpose(indices, perm)
+
+    def sink_reshape_below_reduce(self, instr: Instr, x: Value) -> tuple[Value, ...] | None:
+        """A reduction over axes that a reshape left whole: reduce before the reshape, so that what is around it meets in one
+        index space."""
+        made = self.made_by(x, "reshape")
+        if made is None or instr.attrs["fn"] in ("argmax", "argmin"):
+            return None
+        source, reduced = made.inputs[0], set(instr.attrs["axes"])
+        axes: list[int] = []
+        for a, b in reshape_groups(source.shape, x.shape):
+            inside = {j for j in b if x.shape[j] != 1}
+            if inside & reduced and not inside <= reduced:
+                return None
+            if inside & reduced:
+                axes += [i for i in a if source.shape[i] != 1]
+        if not axes:
+            return None
+        y = self.reduce(instr.attrs["fn"], source, axes, last=instr.attrs["last"])
+        return (self.reshape(y, instr.out.shape),)
 
     def sink_transpose_below_reshape(self, instr: Instr, x: Value) -> tuple[Value, ...] | None:
         """A reshape that splits or joins axes which the transpose before it left side by side."""

@@ -1,0 +1,75 @@
+"""Products with few rows or few columns: the other operand is streamed once (``gemm_skinny.glsl``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, grid_of
+from onnx_vulkan.codegen.params import Params
+from onnx_vulkan.dims import ceil_div
+from onnx_vulkan.kernels import Group
+from onnx_vulkan.kernels.operand import Matrix, accumulator
+from onnx_vulkan.kernels.product import Destination, Sizes, chosen_by_step, store
+from onnx_vulkan.kernels.tiles import CORES, MAX_SPLITS, SCRATCH_ELEMENTS, power_of_two
+from onnx_vulkan.program.ir import Value
+
+__all__ = ["SKINNY", "skinny_kernel", "skinny_launch"]
+
+SKINNY = 16
+"""Up to this many rows: 16 x 4 sums and a 4 x 4 block of the wide operand fill a thread's registers."""
+
+
+def skinny_kernel(
+    group: Group, sizes: Sizes, a: Matrix, b: Matrix, to: Destination, scratch: Value | None, *, few_rows: bool
+) -> Kernel:
+    """The kernel where ``a`` has few rows (*few_rows*) or ``b`` few columns."""
+    params = Params()
+    few, wide = (a, b) if few_rows else (b, a)
+    text, reads = store(group, params, to, scratch, "int z, int m, int n" if few_rows else "int z, int n, int m")
+    body = f"""{accumulator(params, group.anchor.attrs["acc"])}#define SIZE_Z {params.word(sizes.z)}
+#define SIZE_R {params.word(few.rows)}
+#define SIZE_W {params.word(wide.rows)}
+#define SIZE_K {params.word(sizes.k)}
+#include "gemm_skinny_variant.glsl"
+{few.functions(params, "f")}{wide.functions(params, "w")}
+void begin(int z) {{
+    f_begin(z);
+    w_begin(z);
+}}
+{text}#include "gemm_skinny.glsl"
+"""
+    reads = tuple(dict.fromkeys((a.leaf, b.leaf, *reads)))
+    writes = group.outputs if scratch is None else (scratch,)
+    return Kernel(group.label, params, body, reads, writes, chosen_by_step)
+
+
+def skinny_launch(
+    kernel: Callable[[bool], Kernel], sizes: Sizes, few: Matrix, wide: Matrix, at: At, limits: Limits, item: int
+) -> tuple[Launch, int]:
+    """The launch and its number of splits; ``kernel(split)`` gives the kernel.
+
+    More lanes along K make narrower column tiles and so more workgroups. Below 8 column lanes (128 bytes of fp32 a row where the
+    columns are contiguous) memory is read in pieces too small, so what is still missing comes from splitting K.
+    """
+    rows, columns, depth, batch = at(few.rows), at(wide.rows), at(sizes.k), at(sizes.z)
+    threads = min(128 if item > 4 else 256, limits.max_workgroup_invocations)
+    mode = wide.mode(at)
+    along_k = not mode & 1
+    lanes = min(power_of_two(-(-depth // 4)), 32) if along_k else 8
+    # a lane's fewest quads of k: below 4 the sums through shared memory cost more than the product
+    while lanes < threads // 8 and depth >= 32 * lanes and batch * -(-columns // (threads // lanes * 4)) < 2 * CORES:
+        lanes *= 2
+    groups = batch * -(-columns // (threads // lanes * 4))
+    splits = 1
+    while (
+        splits < MAX_SPLITS
+        and groups * splits < CORES
+        and depth >= 64 * lanes * splits
+        and 2 * splits * batch * rows * columns <= SCRATCH_ELEMENTS
+    ):
+        splits *= 2
+    # quads of the few rows run along K whatever their strides
+    few_mode = few.mode(at)
+    spec = (threads, threads, power_of_two(rows), lanes, splits, mode, 0 if few_mode & 1 else few_mode)
+    grid = ceil_div(wide.rows, threads // lanes * 4) * sizes.z * splits
+    return Launch(kernel(splits > 1), Variant(spec, grid_of(grid))), splits

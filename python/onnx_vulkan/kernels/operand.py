@@ -1,0 +1,166 @@
+"""GLSL that reads a kernel's operands: one element or an aligned quad of them at an offset, widened to the accumulator's type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onnx_vulkan.codegen.kernel import At, is_multiple
+from onnx_vulkan.codegen.params import Params
+from onnx_vulkan.codegen.types import GLSL_TYPES, unpack, wrap
+from onnx_vulkan.dims import Extent
+from onnx_vulkan.dtypes import FLOATS, DType
+from onnx_vulkan.program.ir import Value
+
+__all__ = ["Matrix", "accumulator", "merge_runs", "narrow", "quad_type", "reader", "strided_sum"]
+
+_QUADS = {
+    "float": "vec4",
+    "double": "dvec4",
+    "int": "ivec4",
+    "uint": "uvec4",
+    "int64_t": "i64vec4",
+    "uint64_t": "u64vec4",
+    "float16_t": "f16vec4",
+    "int8_t": "i8vec4",
+    "uint8_t": "u8vec4",
+    "int16_t": "i16vec4",
+    "uint16_t": "u16vec4",
+}
+
+
+def quad_type(scalar: str) -> str:
+    """The vector of four of a GLSL scalar type."""
+    return _QUADS[scalar]
+
+
+def accumulator(params: Params, acc: DType) -> str:
+    """Defines ``T``, ``T4`` and ``MAD`` for sums in *acc*."""
+    params.use(acc)
+    t = GLSL_TYPES[acc].compute
+    mad = "fma(a, b, c)" if acc in FLOATS else "((a) * (b) + (c))"
+    return f"#define T {t}\n#define T4 {quad_type(t)}\n#define MAD(a, b, c) {mad}\n"
+
+
+def narrow(acc: DType, out: DType, text: str) -> str:
+    """An accumulated sum as the compute-type expression of the result's dtype."""
+    t, c = GLSL_TYPES[acc].compute, GLSL_TYPES[out].compute
+    return wrap(out, text if t == c else f"{c}({text})")
+
+
+def reader(params: Params, name: str, value: Value) -> str:
+    """Functions ``T {name}_at(int i)`` and ``T4 {name}_quad_at(int i)``: elements i and i .. i+3 of a materialised value.
+
+    A quad's offset must be a multiple of 4: it is one load of up to 16 bytes (values lie on 16-byte boundaries).
+    """
+    pointer = params.read(value)
+    dtype, storage = value.dtype, GLSL_TYPES[value.dtype].storage
+    align = min(16, 4 * dtype.size)
+    quad = f"{name}_Quads({pointer}).v[i >> 2]"
+    wide = f"uintBitsToFloat(uvec4({quad}) << 16)" if dtype is DType.BF16 else quad
+    return f"""layout(buffer_reference, scalar, buffer_reference_align = {align}) readonly restrict buffer {name}_Quads {{
+    {quad_type(storage)} v[];
+}};
+T {name}_at(int i) {{ return T({unpack(dtype, f"{pointer}.v[i]")}); }}
+T4 {name}_quad_at(int i) {{ return T4({wide}); }}
+"""
+
+
+def strided_sum(params: Params, terms: Sequence[tuple[str, Extent]], offset: Extent = 0) -> str:
+    """``offset + sum(index * stride)`` as GLSL, zero strides left out."""
+    parts = [index if s == 1 else f"{index} * {params.word(s)}" for index, s in terms if s != 0]
+    if offset != 0 or not parts:
+        parts.insert(0, params.word(offset))
+    return " + ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A strided operand of a product, ``rows x depth`` or (for the right-hand side) ``columns x depth``, batched by ``z``.
+
+    ``batch`` holds (extent, stride) of the batch axes, outermost first; ``row`` and ``k`` are the strides along its own axis and
+    along K; all in elements of ``leaf`` from ``offset`` on.
+    """
+
+    leaf: Value
+    offset: Extent
+    batch: tuple[tuple[Extent, Extent], ...]
+    rows: Extent
+    row: Extent
+    depth: Extent
+    k: Extent
+
+    def mode(self, at: At) -> int:
+        """How quads of it are loaded (the MODE bits of the kernels): along which axis, and whether as one vector.
+
+        Along the axis whose elements lie closest together, so that neighbouring lanes load neighbouring addresses. A vector
+        needs every quad that is inside to be whole and aligned.
+        """
+        row, k = abs(at(self.row)), abs(at(self.k))
+        along_rows = (row < k and k != 1) or (row == k and at(self.depth) == 1)
+        step, length, other = (self.row, self.rows, self.k) if along_rows else (self.k, self.depth, self.row)
+        parts = [length, other, self.offset, *(s for _, s in self.batch)]
+        vector = step == 1 and at(length) >= 4 and all(is_multiple(at, e, 4) for e in parts)
+        return int(along_rows) | int(vector) << 1
+
+    def functions(self, params: Params, name: str) -> str:
+        """``{name}_begin(int z)`` and ``T4 {name}_quad(int row, int k, int k_end)``.
+
+        A row past the end reads the last one instead (its sums are not stored), so only K is tested.
+        """
+        upper, rows = name.upper(), params.word(self.rows)
+
+        def element(row: str, k: str) -> str:
+            return strided_sum(params, [(f"{name}_base", 1), (row, self.row), (k, self.k)])
+
+        return f"""{reader(params, name, self.leaf)}
+int {name}_base;
+void {name}_begin(int z) {{
+    {name}_base = {self._batch_offset(params)};
+}}
+T4 {name}_quad(int row, int k, int k_end) {{
+    T4 q = T4(0);
+    if ({upper}_ALONG_K) {{
+        row = min(row, {rows} - 1);
+        if ({upper}_VECTOR) {{
+            if (k < k_end) q = {name}_quad_at({element("row", "k")});
+        }} else {{
+            [[unroll]] for (int c = 0; c < 4; c++) if (k + c < k_end) q[c] = {name}_at({element("row", "(k + c)")});
+        }}
+    }} else if (k < k_end) {{
+        if ({upper}_VECTOR) {{
+            q = {name}_quad_at({element(f"min(row, {rows} - 4)", "k")});
+        }} else {{
+            [[unroll]] for (int c = 0; c < 4; c++) q[c] = {name}_at({element(f"min(row + c, {rows} - 1)", "k")});
+        }}
+    }}
+    return q;
+}}
+"""
+
+    def _batch_offset(self, params: Params) -> str:
+        runs = merge_runs(self.batch)
+        terms: list[tuple[str, Extent]] = []
+        rest = "z"
+        for i, (extent, stride) in reversed(list(enumerate(runs))):
+            if i == 0:
+                terms.append((rest, stride))
+                break
+            d = params.divisor(extent)
+            quotient = f"divide({rest}, {d})"
+            terms.append((f"({rest} - {quotient} * int({d}.d))", stride))
+            rest = quotient
+        return strided_sum(params, terms, self.offset)
+
+
+def merge_runs(axes: Sequence[tuple[Extent, Extent]]) -> list[tuple[Extent, Extent]]:
+    """(extent, stride) of axes, with neighbours joined where one index walks both; extents of 1 dropped."""
+    runs: list[tuple[Extent, Extent]] = []
+    for extent, stride in axes:
+        if extent == 1:
+            continue
+        if runs and runs[-1][1] == stride * extent:
+            runs[-1] = runs[-1][0] * extent, stride
+        else:
+            runs.append((extent, stride))
+    return runs

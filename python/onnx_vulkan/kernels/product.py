@@ -1,0 +1,123 @@
+"""What matrix-product kernels share: where a sum goes (epilogue, or scratch of a split K), tiled launches, the adding launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from onnx_vulkan.codegen.hole import Axes, fill_hole
+from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, grid_of, workgroups
+from onnx_vulkan.codegen.params import Params
+from onnx_vulkan.codegen.types import GLSL_TYPES
+from onnx_vulkan.dims import Extent, ceil_div, minimum, product
+from onnx_vulkan.dtypes import DType
+from onnx_vulkan.kernels import Group
+from onnx_vulkan.kernels.operand import accumulator, narrow, reader, strided_sum
+from onnx_vulkan.kernels.tiles import MAX_SPLITS, SCRATCH_ELEMENTS, Tile
+from onnx_vulkan.program.ir import Value
+
+__all__ = [
+    "Destination",
+    "Sizes",
+    "chosen_by_step",
+    "register_dtype",
+    "scratch_of",
+    "split_sum",
+    "split_sum_launch",
+    "store",
+    "tile_launch",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """``z`` independent products of ``m x k`` by ``k x n``."""
+
+    z: Extent
+    m: Extent
+    n: Extent
+    k: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """How ``z, m, n`` become a place in the output: ``lines(params)`` are statements that define the variables of ``axes``; a
+    ``return`` in them drops a row that is none of the output's."""
+
+    axes: Axes
+    lines: Callable[[Params], Sequence[str]] = lambda params: ()
+
+
+def chosen_by_step(at: At, limits: Limits) -> Variant:
+    """The ``choose`` of a kernel whose step chooses for it."""
+    raise TypeError("this kernel's variant is chosen by its step")
+
+
+def register_dtype(acc: DType) -> DType:
+    """The dtype that keeps sums in *acc* as they are in registers (8- and 16-bit integers are summed in 32 bits)."""
+    t = GLSL_TYPES[acc].compute
+    return {"float": DType.F32, "double": DType.F64, "int": DType.I32, "uint": DType.U32}.get(t, acc)
+
+
+def scratch_of(out: Value, acc: DType) -> Value:
+    """Room for the partial sums of a split K: every split has a whole output."""
+    return Value(register_dtype(acc), (minimum(product(out.shape) * MAX_SPLITS, SCRATCH_ELEMENTS),), "partial sums")
+
+
+def _linear(params: Params, axes: Axes, shape: Sequence[Extent]) -> str:
+    """The row-major offset in *shape* of the point that *axes* names."""
+    terms = []
+    for variable, over in axes:
+        if any(shape[i] != 1 for i in over):
+            terms.append((variable, product(shape[max(over) + 1 :])))
+    return strided_sum(params, terms)
+
+
+def store(
+    group: Group, params: Params, to: Destination, scratch: Value | None, arguments: str = "int z, int m, int n"
+) -> tuple[str, tuple[Value, ...]]:
+    """The function ``store(<arguments>, int split, T acc)`` and the values that it reads."""
+    out, acc = group.anchor.out, group.anchor.attrs["acc"]
+    lines = list(to.lines(params))
+    reads: tuple[Value, ...] = ()
+    if scratch is None:
+        given = {out: narrow(acc, out.dtype, "acc")}
+        hole = fill_hole(params, out.shape, to.axes, group.outputs, group.producers, group.is_leaf, given)
+        lines += hole.lines
+        reads = hole.reads
+    else:
+        place = _linear(params, to.axes, out.shape)
+        lines.append(f"{params.write(scratch)}.v[split * {params.word(product(out.shape))} + {place}] = acc;")
+    body = "\n".join("    " + line for line in lines)
+    return f"void store({arguments}, int split, T acc) {{\n{body}\n}}\n", reads
+
+
+def split_sum(group: Group, scratch: Value) -> Kernel:
+    """The kernel that adds the splits' partial sums and runs the epilogue."""
+    params = Params()
+    out, acc = group.anchor.out, group.anchor.attrs["acc"]
+    given = {out: narrow(acc, out.dtype, "acc")}
+    axes = [("i", range(out.rank))]
+    hole = fill_hole(params, out.shape, axes, group.outputs, group.producers, group.is_leaf, given)
+    total = product(out.shape)
+    body = f"""{accumulator(params, acc)}#define SIZE {params.word(total)}
+{reader(params, "partial", scratch)}T partial(int i) {{ return partial_at(i); }}
+void store(int i, T acc) {{
+{hole.text()}
+}}
+#include "split_sum.glsl"
+"""
+    return Kernel(f"{group.label} (sum of splits)", params, body, (scratch, *hole.reads), group.outputs, chosen_by_step)
+
+
+def split_sum_launch(kernel: Kernel, out: Value, splits: int, limits: Limits) -> Launch:
+    """The second launch of a product in *splits*."""
+    size = min(128, limits.max_workgroup_invocations)
+    return Launch(kernel, Variant((size, splits), grid_of(workgroups(product(out.shape), size))))
+
+
+def tile_launch(kernel: Kernel, sizes: Sizes, tile: Tile, splits: int, modes: Sequence[int]) -> Launch:
+    """A launch of a ``gemm_tile.glsl`` kernel; *modes* are the specialization constants from 7 on."""
+    spec = (tile.threads, tile.bm, tile.bn, tile.bk, tile.tm, tile.tn, splits, *modes)
+    groups = ceil_div(sizes.m, tile.bm) * ceil_div(sizes.n, tile.bn) * sizes.z * splits
+    return Launch(kernel, Variant(spec, grid_of(groups)))

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Writes docs/operators.md from the registered lowerings; with --check only tells (by the exit status) whether it is current."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from onnx_vulkan.dtypes import DType
+from onnx_vulkan.lower import LOWERINGS
+from onnx_vulkan.lower.registry import MAX_OPSET, Lowering
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "operators.md"
+
+HEAD = f"""# Operators
+
+Written by `scripts/document_operators.py` from the code that does the work. *Versions* are the operator's own versions
+(ONNX's "since version") that the lowering was read against: any other is refused, and so is every operator of a model whose
+`ai.onnx` opset is newer than {MAX_OPSET}. *Element types* are those of the inputs, by their names here. An input *known before
+the run* has to be a constant, shape arithmetic, or a small integer input. A form that an operator's own checks refuse is
+named with its reason by `onnx-vulkan inspect`.
+"""
+
+
+def types_text(allowed: Collection[DType]) -> str:
+    """Element types in ONNX's words, in the order of the enumeration; runs of sizes in short."""
+    names = [t.onnx_name for t in DType if t in allowed]
+    integers = {"int8", "int16", "int32", "int64"}
+    short = []
+    for family, prefix in (({f"u{n}" for n in integers}, "uint8-64"), (integers, "int8-64")):
+        if family <= set(names):
+            names = [n for n in names if n not in family]
+            short.append(prefix)
+    return ", ".join([*names, *sorted(short)])
+
+
+def row(entry: Lowering) -> str:
+    """One line of the table."""
+    dtypes = {name: types_text(allowed) for name, allowed in entry.dtypes.items()}
+    parts = []
+    for text, names in groupby(sorted(dtypes, key=lambda n: (dtypes[n], n)), key=dtypes.__getitem__):
+        parts.append(f"{', '.join(names)}: {text}")
+    hosts = [p.name for p in entry.parameters if p.host]
+    notes = [f"known before the run: {', '.join(hosts)}"] * bool(hosts) + [entry.note] * bool(entry.note)
+    versions = ", ".join(map(str, sorted(entry.versions)))
+    return f"| {entry.op_type} | {versions} | {'; '.join(parts)} | {'; '.join(notes)} |"
+
+
+def page() -> str:
+    """The whole page."""
+    lines = [HEAD]
+    for domain in sorted({domain for domain, _ in LOWERINGS}):
+        entries = sorted(
+            (e for (d, _), found in LOWERINGS.items() if d == domain for e in found), key=lambda e: (e.op_type, min(e.versions))
+        )
+        lines += [f"## {domain or 'ai.onnx'}", "", "| operator | versions | element types | notes |", "| --- | --- | --- | --- |"]
+        lines += [row(entry) for entry in entries] + [""]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Command line entry point; returns the exit status."""
+    text = page()
+    if argv == ["--check"]:
+        if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text:
+            return 0
+        print("docs/operators.md is not what the code says: run scripts/document_operators.py", file=sys.stderr)
+        return 1
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

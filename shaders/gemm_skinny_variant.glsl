@@ -1,0 +1,14 @@
+// The specialization constants of gemm_skinny.glsl, which the operand readers between the two files see.
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 1) const int THREADS = 128;  // the workgroup size again: constant expressions cannot read the first
+layout(constant_id = 2) const int ROWS = 1;
+layout(constant_id = 3) const int K_LANES = 8;
+layout(constant_id = 4) const int SPLITS = 1;
+layout(constant_id = 5) const int W_MODE = 0;  // bit 0: quads along the columns instead of K; bit 1: quads are aligned vectors
+layout(constant_id = 6) const int F_MODE = 0;  // bit 1 as above
+
+const bool W_ALONG_K = (W_MODE & 1) == 0;
+const bool W_VECTOR = (W_MODE & 2) != 0;
+const bool F_ALONG_K = true;
+const bool F_VECTOR = (F_MODE & 2) != 0;

@@ -1,0 +1,75 @@
+"""One operator as a model, run by the interpreter and by ONNX Runtime's CPU EP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+from run_case import Array, assert_close, graph_of, refusals, run
+
+RNG = np.random.default_rng(11)
+
+
+def normal(*shape: int) -> Array:
+    """A float32 tensor."""
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def model_of(
+    op: str,
+    opset: int,
+    inputs: Mapping[str, Array | None],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    outputs: int = 1,
+    constants: Sequence[str] = (),
+    domain: str = "",
+    dynamic: bool = False,
+) -> onnx.ModelProto:
+    """A model of one node. ``constants`` name the inputs that are initializers; with *dynamic* every other dim is a symbol."""
+    given = {k: v for k, v in inputs.items() if v is not None}
+    names = [k if v is not None else "" for k, v in inputs.items()]
+    node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], "node", domain=domain, **(attributes or {}))
+    types = [
+        helper.make_tensor_value_info(
+            k, helper.np_dtype_to_tensor_dtype(v.dtype), [f"{k}_{i}" for i in range(v.ndim)] if dynamic else v.shape
+        )
+        for k, v in given.items()
+        if k not in constants
+    ]
+    initializers = [numpy_helper.from_array(v, k) for k, v in given.items() if k in constants]
+    graph = helper.make_graph([node], "one", types, [helper.make_empty_tensor_value_info(o) for o in node.output], initializers)
+    imports = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, 1)] if domain else [])
+    return helper.make_model(graph, opset_imports=imports, ir_version=9)
+
+
+def on_cpu(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
+    """What ONNX Runtime's CPU EP gives."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, dict(feeds)))
+
+
+def check(
+    op: str,
+    opset: int,
+    inputs: Mapping[str, Array | None],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    rtol: float = 1e-4,
+    atol: float = 1e-5,
+    **form: Any,
+) -> None:
+    """The interpreter agrees with the CPU EP; claiming (before any shape is known) refuses nothing."""
+    model = model_of(op, opset, inputs, attributes, **form)
+    graph = graph_of(model)
+    assert not refusals(graph), [str(r) for r in refusals(graph)]
+    feeds = {name: np.asarray(inputs[name]) for name in graph.inputs}
+    for got, want in zip(run(graph, feeds), on_cpu(model, feeds), strict=True):
+        assert_close(got, want, rtol, atol)
