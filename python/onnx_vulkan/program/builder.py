@@ -183,6 +183,9 @@ class Builder:
         made = self._made.get(x)
         if made is not None and made.op == "broadcast":
             return self.broadcast(made.inputs[0], shape)
+        # Which axes are spread is decided here and written down: a symbol becomes 1, or the extent that it equals in this run.
+        own = shape[len(shape) - x.rank :]
+        x = self.reshape(x, tuple(a if a == b else 1 if is_one(a) else b for a, b in zip(x.shape, own, strict=True)))
         return self._one("broadcast", [x], x.dtype, shape, shape=shape)
 
     def slice(self, x: Value, starts: Sequence[Extent], sizes: Sequence[Extent], steps: Sequence[int] | None = None) -> Value:
