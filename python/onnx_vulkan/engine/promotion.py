@@ -41,7 +41,7 @@ class Promotion:
             if not self.automatic or len(seen) < 3:
                 continue
             room = n + n // 4 if grows else n
-            if room > self.capacity.get(name, 0):
+            if room > self.capacity.get(name, -1):  # also when the third value is 0
                 self.capacity[name] = max(1 << max(room - 1, 0).bit_length(), GROWTH_CAPACITY if grows else 1)
             chosen[name] = self.capacity[name]
         return chosen
