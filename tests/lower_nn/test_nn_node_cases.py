@@ -17,7 +17,7 @@ MODULES = """
     batch_normalization instance_normalization layernormalization groupnormalization rmsnormalization
     lpnormalization meanvariancenormalization lrn
     softmax logsoftmax hardmax lstm gru rnn
-    quantizelinear dequantizelinear dynamicquantizelinear qlinearconv
+    quantizelinear dequantizelinear dynamicquantizelinear qlinearconv attention rotaryembedding
     resize upsample topk
 """.split()
 
@@ -27,7 +27,7 @@ DIFFERENT = {
     "test_resize_downsample_scales_cubic_align_corners": "ONNX divides by the unrounded output extent",
 }
 
-REFUSED = {"training_mode": "training form"}
+REFUSED = {"training_mode": "training form", "gqa_rank4_mask": "softmax_precision float64"}
 
 
 def arrays_of(values: list[object]) -> list[np.ndarray] | None:
@@ -54,6 +54,6 @@ def test_node_cases(module: str) -> None:
             continue
         half = any(x.dtype.itemsize == 2 and x.dtype.kind not in "iu" for x in outputs)
         for a, want in zip(got, outputs, strict=True):
-            assert_close(a, want, rtol=1e-2 if half else max(case.rtol, 1e-3), atol=max(case.atol, 1e-5))
+            assert_close(a, want, rtol=1e-2 if half else max(case.rtol, 1e-3), atol=1e-2 if half else max(case.atol, 1e-5))
         ran += 1
     assert ran

@@ -2,6 +2,7 @@
 
 from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its operators
     activations,
+    attention,
     control,
     conv,
     elementwise,

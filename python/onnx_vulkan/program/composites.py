@@ -68,6 +68,7 @@ __all__ = [
     "layer_norm",
     "leaky_relu",
     "log_softmax",
+    "masked_softmax",
     "moments",
     "moved_last",
     "normalize",
@@ -219,6 +220,16 @@ def log_softmax(b: Builder, x: Value, axes: Sequence[int] = (-1,)) -> Value:
     """``x - max - log(sum(exp(x - max)))`` over the last axes, in float32 for half floats."""
     shifted, _, total = _exponentials(b, wide(b, x), axes)
     return b.cast(b.map("sub", shifted, b.map("log", total)), x.dtype)
+
+
+def masked_softmax(b: Builder, x: Value) -> Value:
+    """Softmax over the last axis where a row of nothing but -inf gives zeros instead of NaN. Stays in the dtype of *x*."""
+    zero = number(b, 0, x)
+    highest = b.reduce("max", x, (-1,), keepdims=True)
+    highest = b.map("select", b.map("isneginf", highest), zero, highest)
+    e = b.map("exp", b.map("sub", x, highest))
+    total = b.reduce("sum", e, (-1,), keepdims=True)
+    return b.map("div", e, b.map("select", b.map("eq", total, zero), number(b, 1, x), total))
 
 
 def moments(b: Builder, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:

@@ -1,8 +1,0 @@
-"""Lets these tests use what ``tests/lower`` has for running a case."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "lower"))
