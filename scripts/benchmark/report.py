@@ -56,16 +56,18 @@ def markdown(models: Sequence[Mapping[str, Any]], contenders: Sequence[str]) -> 
         ep = results.get("ep", {})
         error = ep.get("tolerance_ratio")
         overhead = ep.get("overhead_us")
+        gpu = results.get("standalone", {}).get("gpu_ms")
         rows.append(
             [
                 model["name"],
                 *(_ms(results.get(name)) for name in contenders),
+                f"{gpu:.3f}" if gpu else "",
                 f"{ratio:.2f}" if ratio else "",
                 f"{overhead:.0f}" if overhead is not None else "",
                 f"{error:.2g}" if error is not None else "",
             ]
         )
-    head = ["model", *contenders, "webgpu / ep", "ep overhead, us", "error / tolerance"]
+    head = ["model", *contenders, "ours on the GPU", "webgpu / ep", "ep overhead, us", "error / tolerance"]
     means = [f"{name}: {mean:.2f} times as fast" for name, mean in summary(models, contenders).items() if mean]
     failures = [
         f"{model['name']}, {name}: {result['error']}"
