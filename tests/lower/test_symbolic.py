@@ -217,6 +217,28 @@ def test_a_loop_of_a_known_count_is_unrolled() -> None:
     np.testing.assert_allclose(rows, np.stack([x, x + 1, x + 3]), rtol=1e-6)
 
 
+def test_a_loop_may_end_by_its_condition() -> None:
+    text = """g (float[n] x) => (float[n] y) {
+        many = Constant<value_int: int = 9223372036854775807>()
+        go = Constant<value = bool {1}>()
+        zero = Constant<value_int: int = 0>()
+        last, y = Loop (many, go, zero, x) <
+            body = b (int64 i, bool c, int64 k, float[n] v) => (bool again, int64 j, float[n] w) {
+                one = Constant<value_int: int = 1>()
+                limit = Constant<value_int: int = LIMIT>()
+                j = Add(k, one)
+                again = Less(j, limit)
+                w = Add(v, v)
+            }
+        >
+    }"""
+    x = floats(5)
+    (y,) = run(parsed(text.replace("LIMIT", "4")), {"x": x})
+    np.testing.assert_allclose(y, x * 16, rtol=1e-6)
+    (refusal,) = refusals(parsed(text.replace("LIMIT", "1000")))
+    assert "more than 64 times" in refusal.reason
+
+
 def test_float_arithmetic_on_extents_keeps_or_pins_the_dim() -> None:
     text = """g (float[n] x) => (int64[1] y, float[a] z) {
         shape = Shape(x)

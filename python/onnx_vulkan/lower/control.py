@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 
+from onnx_vulkan.dims import Dim
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.graph import Graph
@@ -54,15 +56,17 @@ def loop(
 ) -> tuple[Operand | None, ...]:
     count = trips.ints()[0] if trips is not None else None
     going = condition.items()[0] if condition is not None else True
-    if count is None or not isinstance(count, int) or count > UNROLL_LIMIT:
-        raise Unsupported(f"its trip count ({'none' if count is None else count}) is not a number up to {UNROLL_LIMIT}")
+    if isinstance(count, Dim):
+        raise Unsupported(f"its trip count {count} depends on the run's shapes")
     state: tuple[Operand, ...] = carried
     scans: list[list[Operand]] = [[] for _ in body.outputs[1 + len(carried) :]]
-    for i in range(count):
+    for i in itertools.count():
         if isinstance(going, Unknown):
             raise Unsupported("its condition depends on the run's shapes")
-        if not going:
+        if not going or (count is not None and i >= count):
             break
+        if i == UNROLL_LIMIT:
+            raise Unsupported(f"it runs more than {UNROLL_LIMIT} times")
         flags = (Host(DType.I64, objects([i], ())), Host(DType.BOOL, objects([True], ())))
         results = b.inline(body, (*flags, *state))
         keep = results[0]
