@@ -77,7 +77,7 @@ class _Folder:
             with np.errstate(all="ignore"):
                 arrays = self.machine.run(instr, [self.machine.read({}, x) for x in inputs])
             results = [
-                Value(o.dtype, o.shape, n, np.ascontiguousarray(a)) for o, n, a in zip(instr.outputs, names, arrays, strict=True)
+                Value(o.dtype, o.shape, n, np.asarray(a, order="C")) for o, n, a in zip(instr.outputs, names, arrays, strict=True)
             ]
             self.known.update(zip(names, results, strict=True))
         for o, result in zip(instr.outputs, results, strict=True):
