@@ -11,79 +11,24 @@ from collections.abc import Sequence
 from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.dims import Extent, product
-from onnx_vulkan.dtypes import FLOATS, INTS, DType
 from onnx_vulkan.kernels import Group, family
-from onnx_vulkan.kernels.gemv import SKINNY, skinny_kernel, skinny_launch
-from onnx_vulkan.kernels.operand import Matrix, accumulator
-from onnx_vulkan.kernels.product import (
-    Destination,
-    Sizes,
-    chosen_by_step,
-    register_dtype,
-    scratch_of,
-    split_sum,
-    split_sum_launch,
-    store,
-    tile_launch,
-)
-from onnx_vulkan.kernels.tiles import choose_tile
-from onnx_vulkan.program.ir import Instr, Value
+from onnx_vulkan.kernels.gemv import is_skinny, skinny_kernel, skinny_launch
+from onnx_vulkan.kernels.operand import Matrix
+from onnx_vulkan.kernels.product import Destination, Sizes, TiledStep, refusal
+from onnx_vulkan.program.ir import Value
 
 __all__ = ["ContractStep", "contract_step"]
 
 
-def _supports(instr: Instr) -> str | None:
-    acc, dtypes = instr.attrs["acc"], {x.dtype for x in instr.inputs} | {instr.out.dtype}
-    if DType.BOOL in dtypes | {acc}:
-        return "a matrix product of bools is not supported"
-    floats = {d in FLOATS for d in dtypes | {acc}}
-    if len(floats) > 1:
-        return f"a matrix product of {instr.inputs[0].dtype.onnx_name} cannot be summed in {acc.onnx_name}"
-    if acc in (DType.F16, DType.BF16):
-        return f"sums in {acc.onnx_name} are not supported"
-    if acc in INTS and register_dtype(acc).size < max(d.size for d in dtypes):
-        return f"a matrix product of {instr.inputs[0].dtype.onnx_name} cannot be summed in {acc.onnx_name}"
-    return None
-
-
-class ContractStep:
+class ContractStep(TiledStep):
     """A matrix product: ``a`` is z x m x k, ``b`` is z x k x n, each a strided view, ``to`` says where a sum goes."""
 
     def __init__(self, group: Group, sizes: Sizes, a: Matrix, b: Matrix, to: Destination):
-        self.group = group
-        self.label = group.label
-        self.writes = group.outputs
-        self.sizes, self.a, self.b, self.to = sizes, a, b, to
-        self._kernels: dict[tuple[str, bool], Kernel] = {}
-        self._scratch = scratch_of(group.anchor.out, group.anchor.attrs["acc"])
+        super().__init__(group, sizes, to, (a.leaf, b.leaf), self._readers, lambda at, tile: (a.mode(at), b.mode(at)))
+        self.a, self.b = a, b
 
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        return self._kernel("tile", split=False).reads
-
-    def _kernel(self, kind: str, *, split: bool) -> Kernel:
-        """The kernel of a kind (``tile``, ``few rows``, ``few columns``, ``sum``), rendered when it is first needed."""
-        key = kind, split
-        if key not in self._kernels:
-            scratch = self._scratch if split else None
-            if kind == "tile":
-                made = self._tile_kernel(scratch)
-            elif kind == "sum":
-                made = split_sum(self.group, self._scratch)
-            else:
-                made = skinny_kernel(self.group, self.sizes, self.a, self.b, self.to, scratch, few_rows=kind == "few rows")
-            self._kernels[key] = made
-        return self._kernels[key]
-
-    def _tile_kernel(self, scratch: Value | None) -> Kernel:
-        params, sizes = Params(), self.sizes
-        text, reads = store(self.group, params, self.to, scratch)
-        body = f"""{accumulator(params, self.group.anchor.attrs["acc"])}#define SIZE_Z {params.word(sizes.z)}
-#define SIZE_M {params.word(sizes.m)}
-#define SIZE_N {params.word(sizes.n)}
-#define SIZE_K {params.word(sizes.k)}
-#include "gemm_variant.glsl"
-{self.a.functions(params, "a")}{self.b.functions(params, "b")}
+    def _readers(self, params: Params) -> str:
+        return f"""{self.a.functions(params, "a")}{self.b.functions(params, "b")}
 #define A_ROW int
 int a_row(int m) {{ return m; }}
 void k_step(int k) {{}}
@@ -91,43 +36,25 @@ void begin(int z) {{
     a_begin(z);
     b_begin(z);
 }}
-{text}#include "gemm_tile.glsl"
 """
-        reads = tuple(dict.fromkeys((self.a.leaf, self.b.leaf, *reads)))
-        writes = self.writes if scratch is None else (scratch,)
-        return Kernel(self.label, params, body, reads, writes, chosen_by_step)
+
+    def _render(self, kind: str, scratch: Value | None) -> Kernel:
+        if kind in ("tile", "sum"):
+            return super()._render(kind, scratch)
+        return skinny_kernel(self.group, self.sizes, self.a, self.b, self.to, scratch, few_rows=kind == "few rows")
 
     def launches(self, at: At, limits: Limits) -> list[Launch]:
-        """One launch, or two where K is split."""
-        sizes = self.sizes
-        m, n, k, z = (at(e) for e in (sizes.m, sizes.n, sizes.k, sizes.z))
-        item = register_dtype(self.group.anchor.attrs["acc"]).size
-        if min(m, n) <= SKINNY:
-            # Few rows: a tile of 32 would mostly multiply rows that are not there, and the product is bound by reading the
-            # wide operand anyway.
-            few_rows = m <= n
-            wide = self.b if few_rows else self.a
-            few = self.a if few_rows else self.b
-            launch, splits = skinny_launch(
-                lambda split: self._kernel("few rows" if few_rows else "few columns", split=split),
-                sizes,
-                few,
-                wide,
-                at,
-                limits,
-                item,
-            )
-        else:
-            choice = choose_tile(m, n, k, z, item, limits)
-            splits = choice.splits
-            modes = (self.a.mode(at), self.b.mode(at))
-            launch = tile_launch(self._kernel("tile", split=splits > 1), sizes, choice.tile, splits, modes)
-        if splits == 1:
-            return [launch]
-        return [launch, split_sum_launch(self._kernel("sum", split=True), self.group.anchor.out, splits, limits)]
+        """In tiles, or by the skinny kernel: with few rows most of a tile would multiply rows that are not there, and the product
+        is bound by reading the wide operand anyway."""
+        m, n = at(self.sizes.m), at(self.sizes.n)
+        if not is_skinny(m, n, limits):
+            return super().launches(at, limits)
+        kind, few, wide = ("few rows", self.a, self.b) if m <= n else ("few columns", self.b, self.a)
+        launch, splits = skinny_launch(lambda split: self.kernel(kind, split=split), self.sizes, few, wide, at, limits, self.item)
+        return self.with_sum(launch, splits, limits)
 
 
-@family("contract", _supports, views=frozenset({0, 1}), epilogue=True)
+@family("contract", refusal, views=frozenset({0, 1}), epilogue=True)
 def contract_step(group: Group) -> ContractStep:
     """The step of a batched matrix product ``[*b, M, K] x [*b, K, N]``."""
     out = group.anchor.out

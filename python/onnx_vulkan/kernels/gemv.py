@@ -13,10 +13,18 @@ from onnx_vulkan.kernels.product import Destination, Sizes, chosen_by_step, stor
 from onnx_vulkan.kernels.tiles import CORES, MAX_SPLITS, SCRATCH_ELEMENTS, power_of_two
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["SKINNY", "skinny_kernel", "skinny_launch"]
+__all__ = ["SKINNY", "is_skinny", "skinny_kernel", "skinny_launch"]
 
 SKINNY = 16
-"""Up to this many rows: 16 x 4 sums and a 4 x 4 block of the wide operand fill a thread's registers."""
+"""At most this many rows: 16 x 4 sums and a 4 x 4 block of the wide operand fill a thread's registers."""
+
+
+def is_skinny(rows: int, columns: int, limits: Limits) -> bool:
+    """Whether a product has so few rows or columns that it is bound by reading the other operand.
+
+    On a CPU (narrow subgroups) the limit is 4: beyond, its compiler takes 3 to 40 s for these kernels.
+    """
+    return min(rows, columns) <= (SKINNY if limits.subgroup_size >= 16 else 4)
 
 
 def skinny_kernel(

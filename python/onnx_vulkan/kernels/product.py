@@ -10,23 +10,13 @@ from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, grid
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.types import GLSL_TYPES
 from onnx_vulkan.dims import Extent, ceil_div, minimum, product
-from onnx_vulkan.dtypes import DType
+from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.kernels import Group
 from onnx_vulkan.kernels.operand import accumulator, narrow, reader, strided_sum
-from onnx_vulkan.kernels.tiles import MAX_SPLITS, SCRATCH_ELEMENTS, Tile
-from onnx_vulkan.program.ir import Value
+from onnx_vulkan.kernels.tiles import MAX_SPLITS, SCRATCH_ELEMENTS, Tile, choose_tile
+from onnx_vulkan.program.ir import Instr, Value
 
-__all__ = [
-    "Destination",
-    "Sizes",
-    "chosen_by_step",
-    "register_dtype",
-    "scratch_of",
-    "split_sum",
-    "split_sum_launch",
-    "store",
-    "tile_launch",
-]
+__all__ = ["Destination", "Sizes", "TiledStep", "chosen_by_step", "refusal", "register_dtype", "store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +111,90 @@ def tile_launch(kernel: Kernel, sizes: Sizes, tile: Tile, splits: int, modes: Se
     spec = (tile.threads, tile.bm, tile.bn, tile.bk, tile.tm, tile.tn, splits, *modes)
     groups = ceil_div(sizes.m, tile.bm) * ceil_div(sizes.n, tile.bn) * sizes.z * splits
     return Launch(kernel, Variant(spec, grid_of(groups)))
+
+
+class TiledStep:
+    """A product in tiles: one launch, or two where K is split. Texts are rendered when they are first needed.
+
+    ``operands(params)`` gives the GLSL of what ``gemm_tile.glsl`` wants of A and B (``begin`` to ``b_quad``), ``leaves`` the
+    values that it reads, ``modes(at, tile)`` its specialization constants from 7 on.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        sizes: Sizes,
+        to: Destination,
+        leaves: Sequence[Value],
+        operands: Callable[[Params], str],
+        modes: Callable[[At, Tile], Sequence[int]],
+    ):
+        self.group = group
+        self.label = group.label
+        self.writes = group.outputs
+        self.sizes, self.to = sizes, to
+        self._leaves, self._operands, self._modes = tuple(leaves), operands, modes
+        self._kernels: dict[tuple[str, bool], Kernel] = {}
+        self._scratch = scratch_of(group.anchor.out, group.anchor.attrs["acc"])
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        return self.kernel("tile", split=False).reads
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element in registers and shared memory."""
+        return register_dtype(self.group.anchor.attrs["acc"]).size
+
+    def kernel(self, kind: str, *, split: bool) -> Kernel:
+        """The kernel of a kind (``tile``, ``sum`` of splits), rendered when it is first asked for."""
+        key = kind, split
+        if key not in self._kernels:
+            self._kernels[key] = self._render(kind, self._scratch if split else None)
+        return self._kernels[key]
+
+    def _render(self, kind: str, scratch: Value | None) -> Kernel:
+        if kind == "sum":
+            return split_sum(self.group, self._scratch)
+        params, sizes = Params(), self.sizes
+        text, reads = store(self.group, params, self.to, scratch)
+        body = f"""{accumulator(params, self.group.anchor.attrs["acc"])}#define SIZE_Z {params.word(sizes.z)}
+#define SIZE_M {params.word(sizes.m)}
+#define SIZE_N {params.word(sizes.n)}
+#define SIZE_K {params.word(sizes.k)}
+#include "gemm_variant.glsl"
+{self._operands(params)}
+{text}#include "gemm_tile.glsl"
+"""
+        reads = tuple(dict.fromkeys((*self._leaves, *reads)))
+        writes = self.writes if scratch is None else (scratch,)
+        return Kernel(self.label, params, body, reads, writes, chosen_by_step)
+
+    def launches(self, at: At, limits: Limits) -> list[Launch]:
+        """One launch, or two where K is split."""
+        m, n, k, z = (at(e) for e in (self.sizes.m, self.sizes.n, self.sizes.k, self.sizes.z))
+        choice = choose_tile(m, n, k, z, self.item, limits)
+        kernel = self.kernel("tile", split=choice.splits > 1)
+        launch = tile_launch(kernel, self.sizes, choice.tile, choice.splits, self._modes(at, choice.tile))
+        return self.with_sum(launch, choice.splits, limits)
+
+    def with_sum(self, launch: Launch, splits: int, limits: Limits) -> list[Launch]:
+        """*launch*, and the one that adds its partial sums where there are any."""
+        if splits == 1:
+            return [launch]
+        return [launch, split_sum_launch(self.kernel("sum", split=True), self.group.anchor.out, splits, limits)]
+
+
+def refusal(instr: Instr) -> str | None:
+    """Why products of these dtypes cannot be run, or None."""
+    acc, dtypes = instr.attrs["acc"], {x.dtype for x in instr.inputs} | {instr.out.dtype}
+    names = " and ".join(x.dtype.onnx_name for x in instr.inputs)
+    if DType.BOOL in dtypes | {acc}:
+        return f"a product of {names} is not supported"
+    if len({d in FLOATS for d in dtypes | {acc}}) > 1:
+        return f"a product of {names} to {instr.out.dtype.onnx_name} cannot be summed in {acc.onnx_name}"
+    if acc in (DType.F16, DType.BF16):
+        return f"sums in {acc.onnx_name} are not supported"
+    if register_dtype(acc).size < max(d.size for d in dtypes):
+        return f"a product of {names} to {instr.out.dtype.onnx_name} cannot be summed in {acc.onnx_name}"
+    return None
