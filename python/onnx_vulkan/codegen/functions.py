@@ -56,7 +56,7 @@ _FLOAT = {
 }
 _INT = {
     "neg": "(-{0})",
-    "abs": "({0} < T(0) ? -{0} : {0})",
+    "abs": "({0} < T(0) ? -({0}) : {0})",
     "sign": "({0} > T(0) ? T(1) : ({0} < T(0) ? T(-1) : T(0)))",
     "floor": "{0}",
     "ceil": "{0}",
@@ -68,7 +68,7 @@ _INT = {
     "add": "({0} + {1})",
     "sub": "({0} - {1})",
     "mul": "({0} * {1})",
-    "div": "({1} == T(0) ? T(0) : {0} / {1})",
+    "div": "ov_idiv({0}, {1})",
     "pow": "ov_ipow({0}, {1})",
     "min": "({0} < {1} ? {0} : {1})",
     "max": "({0} > {1} ? {0} : {1})",
@@ -82,6 +82,7 @@ _UNSIGNED = {
     "neg": "(~{0} + T(1))",
     "abs": "{0}",
     "sign": "({0} > T(0) ? T(1) : T(0))",
+    "div": "({1} == T(0) ? T(0) : {0} / {1})",
     "mod": "({1} == T(0) ? T(0) : {0} % {1})",
     "fmod": "({1} == T(0) ? T(0) : {0} % {1})",
     "shift_left": "({1} >= T(WIDTH) ? T(0) : {0} << {1})",
@@ -105,10 +106,6 @@ _COMPARE = {
     "gt": "({0} > {1})",
     "ge": "({0} >= {1})",
 }
-# Functions that only a 32-bit float has (GLSL has no f64 transcendental functions).
-_F32_ONLY = frozenset(
-    ["exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "pow"]
-)  # fmt: skip
 # Integer results that can leave an 8- or 16-bit type.
 _WRAPS = frozenset(["neg", "abs", "add", "sub", "mul", "div", "pow", "bit_not", "shift_left"])
 
@@ -122,8 +119,13 @@ def has_function(fn: str, dtype: DType) -> bool:
     if fn in _COMPARE:
         return True
     if dtype in FLOATS:
-        return fn in _FLOAT and not (dtype is DType.F64 and fn in _F32_ONLY)
+        return fn in _FLOAT and (dtype is not DType.F64 or _has_double(_FLOAT[fn]))
     return fn in _UNSIGNED or fn in _INT if not dtype.is_signed else fn in _INT
+
+
+def _has_double(text: str) -> bool:
+    """Whether every function of ``math.glsl`` that an expression calls exists for doubles."""
+    return all(name in ("ov_isnan", "ov_inf") or name + "64" in _snippets() for name in re.findall(r"\bov_\w+", text))
 
 
 def call(fn: str, dtype: DType, args: list[str]) -> str:
@@ -139,34 +141,78 @@ def call(fn: str, dtype: DType, args: list[str]) -> str:
     else:
         text = _INT[fn] if dtype.is_signed or fn not in _UNSIGNED else _UNSIGNED[fn]
     text = re.sub(r"\bT\(", f"{GLSL_TYPES[dtype].compute}(", text).replace("WIDTH", f"{dtype.size * 8}u")
+    if dtype.size == 8:
+        text = re.sub(r"\bov_\w+", lambda m: m[0] + "64" if m[0] + "64" in _snippets() else m[0], text)
     out = text.format(*args)
     return wrap(dtype, out) if fn in _WRAPS else out
 
 
 def cast(source: DType, target: DType, x: str, *, saturate: bool) -> str:
-    """The expression that converts a compute-type *x* of *source* to *target* (``cast`` of program.ir)."""
+    """The expression that converts *x* (a name or literal) of *source* to *target* (``cast`` of program.ir)."""
     s, t = GLSL_TYPES[source].compute, GLSL_TYPES[target].compute
     if target is DType.BOOL:
-        return x if source is DType.BOOL else f"({x} != {s}(0))"
+        return x if source is DType.BOOL else (f"ov_nonzero({x})" if s == "float" else f"({x} != {s}(0))")
     if source is DType.BOOL:
         return f"({x} ? {t}(1) : {t}(0))"
     if target in FLOATS:
-        wide = x if s == t else f"{t}({x})"
-        # Rounding to the narrower float is part of the cast's meaning even when the result stays in a register.
-        if target is DType.F16 and source is not DType.F16:
-            return f"float(float16_t({wide}))"
-        if target is DType.BF16 and source is not DType.BF16:
-            return f"uintBitsToFloat(uint(bf16_bits({wide})) << 16)"
-        return wide
+        return _to_float(source, target, x)
     if source in FLOATS:
-        bits, signed = target.size * 8, target.is_signed
-        if saturate:
-            return f"{t}(ov_saturate_{'i' if signed else 'u'}{bits}({x}))"
-        if bits == 64:
-            return f"{t}({x})"
-        # Through the widest integer, then wrapped: GLSL leaves out-of-range float conversions undefined.
-        return wrap(target, f"{t}(ov_trunc_i32({x}))" if t == "int" else f"{t}(ov_trunc_u32({x}))")
+        return _saturated(source, target, x) if saturate else _wrapped(source, target, x)
+    if saturate:
+        low, high = max(_range(source)[0], _range(target)[0]), min(_range(source)[1], _range(target)[1])
+        x = f"clamp({x}, {_integer(source, low)}, {_integer(source, high)})"
     return wrap(target, x if s == t else f"{t}({x})")
+
+
+def _to_float(source: DType, target: DType, x: str) -> str:
+    """Rounding to the narrower float is part of the cast's meaning even when the result stays in a register."""
+    s, t = GLSL_TYPES[source].compute, GLSL_TYPES[target].compute
+    wide = x if s == t else f"{t}({x})"
+    if target is DType.F16 and source is DType.F64:
+        wide = f"ov_odd({x})"
+    if target is DType.F16 and source is not DType.F16:
+        return f"float(float16_t({wide}))"
+    if target is DType.BF16 and source is not DType.BF16:
+        return f"uintBitsToFloat(uint(bf16_bits({wide})) << 16)"
+    return wide
+
+
+def _range(dtype: DType) -> tuple[int, int]:
+    """The least and greatest integer of a type."""
+    bits = dtype.size * 8
+    return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if dtype.is_signed else (0, (1 << bits) - 1)
+
+
+def _integer(dtype: DType, value: int) -> str:
+    """An integer literal of a compute type."""
+    match GLSL_TYPES[dtype].compute:
+        case "uint":
+            return f"{value}u"
+        case "uint64_t":
+            return f"{value}ul"
+        case "int64_t":
+            return f"{value}l" if value != -(1 << 63) else "(-9223372036854775807l - 1l)"
+    return str(value) if value != -(1 << 31) else "(-2147483647 - 1)"
+
+
+def _wrapped(source: DType, target: DType, x: str) -> str:
+    """Truncate towards zero and wrap: GLSL leaves conversions of out-of-range floats undefined."""
+    if source is DType.F64:
+        text = f"ov_wrap_double({x})"
+    else:
+        text = f"ov_wrap_long({x})" if target.size == 8 else f"ov_wrap({x})"
+    return wrap(target, f"{GLSL_TYPES[target].compute}({text})")
+
+
+def _saturated(source: DType, target: DType, x: str) -> str:
+    """Truncate towards zero and clamp; NaN gives 0. Compared with the first values out of range, which are exact in any float."""
+    s, t = GLSL_TYPES[source].compute, GLSL_TYPES[target].compute
+    low, high = _range(target)
+    suffix = "LF" if s == "double" else ""
+    below, beyond = f"{float(low)!r}{suffix}", f"{float(high + 1)!r}{suffix}"
+    inside = f"{t}({x})"
+    least, greatest = _integer(target, low), _integer(target, high)
+    return f"(ov_isnan({x}) ? {t}(0) : ({x} >= {beyond} ? {greatest} : ({x} < {below} ? {least} : {inside})))"
 
 
 @cache
