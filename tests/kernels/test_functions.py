@@ -30,9 +30,11 @@ REFERENCES = {
 EXACT_UNARY = ["neg", "abs", "sign", "floor", "ceil", "round", "isnan", "isposinf", "isneginf"]
 
 
-def program(fn, arrays, cast_to=None, saturate=False):
+def program(fn, arrays, cast_to=None, saturate=False, bits_to=None):
     b = Builder()
     xs = [b.input(f"x{i}", DType.of(a.dtype), a.shape) for i, a in enumerate(arrays)]
+    if bits_to:
+        return b.finish([b.bits(xs[0], bits_to)])
     out = b.cast(xs[0], cast_to, saturate=saturate) if cast_to else b.map(fn, *xs)
     return b.finish([out])
 
@@ -208,6 +210,21 @@ def test_casts(source):
         different = np.flatnonzero(~((got == want) | ((got != got) & (want != want))))
         shown = [(x[i], got[i], want[i]) for i in different[:5]]
         assert not different.size, f"{source} to {target}, saturate {saturate}: {shown}"
+
+
+def test_bits():
+    for source, target in itertools.permutations(sorted(NUMERIC, key=lambda d: d.value), 2):
+        if source.size == target.size and target is not DType.BOOL:
+            x, _ = operands(source)
+            p = program("bits", [x], bits_to=target)
+            producers = p.producers()
+            kernel = loop_kernel("bits", p.outputs, producers, lambda v: v not in producers)  # noqa: B023 (called at once)
+            got = run_step(kernel, {p.inputs[0]: x})[p.outputs[0]].tobytes()
+            keep = x == x if source in FLOATS else np.ones(x.shape, bool)  # a NaN's payload may change on the way
+            back = [np.frombuffer(data, target.numpy) for data in (got, x.tobytes())]
+            if target in FLOATS:
+                keep &= back[1] == back[1]
+            assert back[0][keep].tobytes() == back[1][keep].tobytes(), (source, target)
 
 
 def test_unsigned_have_shifts():

@@ -14,7 +14,7 @@ from importlib import resources
 from onnx_vulkan.codegen.types import GLSL_TYPES, wrap
 from onnx_vulkan.dtypes import FLOATS, DType
 
-__all__ = ["call", "cast", "has_function", "snippet"]
+__all__ = ["bits", "call", "cast", "has_function", "snippet"]
 
 _FLOAT = {
     "neg": "(-{0})",
@@ -162,6 +162,26 @@ def cast(source: DType, target: DType, x: str, *, saturate: bool) -> str:
         low, high = max(_range(source)[0], _range(target)[0]), min(_range(source)[1], _range(target)[1])
         x = f"clamp({x}, {_integer(source, low)}, {_integer(source, high)})"
     return wrap(target, x if s == t else f"{t}({x})")
+
+
+def bits(source: DType, target: DType, x: str) -> str:
+    """The expression that reinterprets the bytes of a compute-type *x* of *source* as *target*, of the same size."""
+    s, t = GLSL_TYPES[source].compute, GLSL_TYPES[target].compute
+    if source.size == 8:
+        word = f"doubleBitsToUint64({x})" if s == "double" else f"uint64_t({x})"
+        return f"uint64BitsToDouble({word})" if t == "double" else f"{t}({word})"
+    word = {"float": f"floatBitsToUint({x})"}.get(s, f"uint({x})")
+    if source is DType.BF16:
+        word = f"({word} >> 16)"
+    elif source is DType.F16:
+        word = f"uint(uint16_t(float16BitsToUint16(float16_t({x}))))"
+    if target is DType.BF16:
+        return f"uintBitsToFloat({word} << 16)"
+    if target is DType.F16:
+        return f"float(float16_t(uint16BitsToFloat16(uint16_t({word}))))"
+    if t == "float":
+        return f"uintBitsToFloat({word})"
+    return f"({word} != 0u)" if target is DType.BOOL else wrap(target, f"{t}({word})")
 
 
 def _to_float(source: DType, target: DType, x: str) -> str:

@@ -208,11 +208,8 @@ class Renderer:
 
     def _bits(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
         (x,) = instr.inputs
-        text = self.value(x, coords)
-        pair = (GLSL_TYPES[x.dtype].compute, GLSL_TYPES[instr.out.dtype].compute)
-        via = {("float", "int"): "floatBitsToInt", ("float", "uint"): "floatBitsToUint"}
-        via |= {("int", "float"): "intBitsToFloat", ("uint", "float"): "uintBitsToFloat"}
-        return f"{via.get(pair, pair[1])}({text})"
+        self.params.use(instr.out.dtype)
+        return functions.bits(x.dtype, instr.out.dtype, self.value(x, coords))
 
     def _iota(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
         c = coords[instr.attrs["axis"]] if coords else ZERO
