@@ -214,6 +214,19 @@ def test_extract() -> None:
     assert (whole.inputs, whole.outputs) == (["x", "z", "c"], ["b", "y"])
 
 
+def test_a_body_judged_alone() -> None:
+    w = numpy_helper.from_array(np.ones(4, np.float32), "w")
+    body = helper.make_graph([node("Add", ["a", "w"], ["t"])], "b", [], [value("t", None)])
+    other = helper.make_graph([node("NonZero", ["a"], ["i"]), node("Cast", ["i"], ["u"], to=1)], "b", [], [value("u", None)])
+    nodes = [node("Abs", ["x"], ["a"]), node("If", ["c"], ["y"], then_branch=body, else_branch=other)]
+    g = graph(nodes, [*X, value("c", [], T.BOOL)], [value("y", None)], [w])
+    bodies = dict(claims.bodies_of(g.nodes[1]))
+    alone = claims.with_outer(g, bodies["then_branch"])
+    assert (alone.inputs, list(alone.initializers), alone.outer) == (["a"], ["w"], [])
+    assert partition(alone).blocks == ((0,),)
+    assert partition(claims.with_outer(g, bodies["else_branch"])).refusals[0].op_type == "NonZero"
+
+
 def _islands() -> Graph:
     w = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
     nodes = [

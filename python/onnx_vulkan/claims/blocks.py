@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 
 from onnx_vulkan.graph import Graph, Node
 
-__all__ = ["convex_blocks", "extract", "not_worth_it"]
+__all__ = ["bodies_of", "convex_blocks", "extract", "not_worth_it", "settle", "with_outer"]
 
 # Operators that only move, measure or rename data.
 _MOVEMENT = frozenset(
@@ -26,10 +27,24 @@ _HANDFUL = 3
 def _reads(node: Node) -> Iterator[str]:
     """What a node reads, what its bodies capture included."""
     yield from (name for name in node.inputs if name)
-    for value in node.attributes.values():
+    for _, body in bodies_of(node):
+        yield from body.outer
+
+
+def bodies_of(node: Node) -> Iterator[tuple[str, Graph]]:
+    """The bodies of an If, Loop or Scan, each with its attribute's name."""
+    for name, value in node.attributes.items():
         for body in value if isinstance(value, list) else (value,):
             if isinstance(body, Graph):
-                yield from body.outer
+                yield name, body
+
+
+def with_outer(graph: Graph, body: Graph) -> Graph:
+    """A body as a graph that can be judged alone: what it captures of *graph* becomes constants and inputs."""
+    captured = {name: graph.initializers[name] for name in body.outer if name in graph.initializers}
+    inputs = [*body.inputs, *(name for name in body.outer if name not in captured)]
+    types = {name: graph.types[name] for name in body.outer if name in graph.types}
+    return replace(body, inputs=inputs, initializers=captured | body.initializers, types=types | body.types, outer=[])
 
 
 def _neighbours(graph: Graph) -> tuple[list[set[int]], list[set[int]]]:

@@ -67,6 +67,9 @@ def _shim() -> list[Check]:
 def _devices() -> list[Check]:
     try:
         found = devices()
+    except AttributeError as e:  # a function that the shim should have and has not
+        remedy = "build it again from the sources that are here: uv sync --reinstall-package onnx-vulkan"
+        return [Check("native shim's version", False, str(e), remedy)]
     except Exception as e:
         return [Check("Vulkan driver", False, str(e).strip() or type(e).__name__, _DRIVER)]
     usable = [d for d in found if not d["unusable"]]

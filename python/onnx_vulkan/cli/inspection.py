@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_vulkan import frontend
-from onnx_vulkan.claims import Claims, partition
+from onnx_vulkan.claims import Claims, bodies_of, partition, with_outer
 from onnx_vulkan.cli.report import shape_text
 from onnx_vulkan.dims import Extent
 from onnx_vulkan.errors import Refusal
@@ -21,11 +21,32 @@ __all__ = ["describe", "describe_values", "inspect", "refusal_text", "show", "ve
 def inspect(model: Path, features: frozenset[str] | None = None) -> dict[str, Any]:
     """Read and judge *model*; gives what the command prints as JSON."""
     graph = frontend.load(model)
-    return describe(model, graph, partition(graph, features=features))
+    claims = partition(graph, features=features)
+    return {**describe(model, graph, claims), "bodies": list(_bodies(graph, claims, features))}
+
+
+def _bodies(graph: Graph, claims: Claims, features: frozenset[str] | None) -> Iterator[dict[str, Any]]:
+    """What ONNX Runtime would get of the bodies of refused nodes (If, Loop, Scan): it offers each one as a graph of its own."""
+    inside = {i for block in claims.blocks for i in block}
+    for i, node in enumerate(graph.nodes):
+        if i in inside:
+            continue
+        for name, body in bodies_of(node):
+            alone = with_outer(graph, body)
+            found = partition(alone, features=features)
+            yield {
+                "node": node.name,
+                "body": name,
+                "nodes": len(body.nodes),
+                "claimed": found.claimed,
+                "blocks": len(found.blocks),
+                "refused": [_refusal(r) for r in found.refusals],
+            }
+            yield from _bodies(alone, found, features)
 
 
 def describe(model: Path, graph: Graph, claims: Claims) -> dict[str, Any]:
-    """The command's JSON.
+    """The part of the command's JSON that is about the model's own graph.
 
     ``supported`` counts the nodes that no check refuses. ``blocks`` is how many fused nodes ONNX Runtime would get;
     ``given_back`` the nodes that would be left to the CPU because their block is not worth the crossing.
@@ -89,12 +110,17 @@ def refusal_text(refused: Sequence[dict[str, Any]]) -> str:
 
 def verdict(data: dict[str, Any]) -> str:
     """The one line."""
-    where = (
-        f"{Path(data['model']).name}: {data['supported']}/{data['nodes']} nodes on Vulkan in {plural(data['blocks'], 'block')}"
-    )
+    claimed = data["supported"] - len(data["given_back"])
+    blocks = plural(data["blocks"], "block")
+    parts = [f"{Path(data['model']).name}: {claimed}/{data['nodes']} nodes on Vulkan in {blocks}"]
     if data["given_back"]:
-        where += f", {len(data['given_back'])} of them left to the CPU (not worth the crossing)"
-    return where if data["compatible"] else f"{where}; refused: {refusal_text(data['refused'])}"
+        parts.append(f"{len(data['given_back'])} left to the CPU (not worth the crossing)")
+    if data["bodies"]:
+        claimed, nodes, blocks_ = (sum(b[k] for b in data["bodies"]) for k in ("claimed", "nodes", "blocks"))
+        parts.append(f"{claimed}/{nodes} in {plural(blocks_, 'block')} inside the bodies of other nodes")
+    if not data["compatible"]:
+        parts.append(f"refused: {refusal_text(data['refused'])}")
+    return "; ".join(parts)
 
 
 def plural(n: int, noun: str) -> str:

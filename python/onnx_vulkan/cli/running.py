@@ -179,6 +179,8 @@ def _judge(
     times = ", ".join(f"{k} {b['median_ms']:.2f} ms" for k, b in data["backends"].items())
     share = max(b.get("max_tolerance_ratio", 0.0) for b in data["backends"].values())
     text = f"{name} on {data['device']}: {times}; {_share_text(share, good)}"
+    if data["refused"]:
+        text += f"; {plural(len(data['refused']), 'node')} on the CPU: {refusal_text(data['refused'])}"
     if notes:
         text += f"; {' and '.join(notes)}, so this shows nothing about the device"
     return data, GOOD if good and not notes else FAILED, text

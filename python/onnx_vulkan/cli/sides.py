@@ -112,6 +112,7 @@ def ep_side(path: Path, graph: Graph, feeds: Feeds, device: str | None) -> Side:
         return {
             "blocks": now.blocks,
             "claimed": now.claimed_nodes,
+            "offered": now.offered_nodes,
             "dispatches": (now.dispatches - first.dispatches) // per_run,
             "plans": now.plans_made,
         }
