@@ -220,6 +220,8 @@ def clamped(extent: Extent, start: Extent, end: Extent, step: int) -> tuple[Exte
         e = from_front(e)
         return low if not at_least(e, low) else e if at_least(high, e) else high
 
+    if step < 0 and not at_least(extent, 1):
+        return 0, 0
     if step > 0:
         first, last = limit(start, 0, extent), limit(end, 0, extent)
         size = ceil_div(last - first, step)
