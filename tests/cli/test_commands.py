@@ -161,6 +161,16 @@ def test_run_partial(partial: Path, fake_gpu) -> None:
         assert data["refused"][0]["name"] == "nz"
 
 
+def test_float64_of_a_model_that_cannot_be_lowered(good: Path, partial: Path) -> None:
+    from onnx_vulkan.cli.running import exact_outputs
+    from onnx_vulkan.frontend import load
+
+    x = np.ones((2, 8), np.float32)
+    assert exact_outputs(load(partial), {"x": x}) is None
+    (y,) = exact_outputs(load(good), {"x": x})
+    assert y.dtype == np.float64 and y[0, 0] == 1.5
+
+
 def test_run_with_given_inputs(good: Path, fake_gpu, tmp_path: Path) -> None:
     fake_gpu()
     np.save(tmp_path / "x.npy", np.ones((5, 8), np.float32))

@@ -17,7 +17,7 @@ from onnx_vulkan.claims import partition
 from onnx_vulkan.cli.inspection import describe, plural, refusal_text
 from onnx_vulkan.cli.report import CANNOT_RUN, FAILED, GOOD
 from onnx_vulkan.cli.sides import Side, cpu_side, ep_side, standalone_side, take_turns
-from onnx_vulkan.errors import InvalidInput, RefusedError
+from onnx_vulkan.errors import InvalidInput, OnnxVulkanError, RefusedError
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.inputs import bound_dims, make_inputs
 from onnx_vulkan.tolerance import Tolerance, allowance, compare, no_worse_than, tolerance_of
@@ -198,7 +198,7 @@ def _share_text(share: float, good: bool) -> str:
 
 
 def exact_outputs(graph: Graph, feeds: Feeds) -> list[Array] | None:
-    """The outputs computed in float64 by the interpreter; None for a model that is too large for that."""
+    """The outputs computed in float64 by the interpreter; None for a model that is too large for it, or has nodes it lacks."""
     from onnx_vulkan.dims import Scope
     from onnx_vulkan.lower import lower_graph
     from onnx_vulkan.program.interp import interpret
@@ -207,10 +207,13 @@ def exact_outputs(graph: Graph, feeds: Feeds) -> list[Array] | None:
         return None
     full = {name: feeds.get(name, graph.defaults.get(name)) for name in graph.inputs}
     arrays = {name: a for name, a in full.items() if a is not None}
-    numbers = bound_dims(graph, arrays)
-    with Scope(numbers):
-        lowered = lower_graph(graph, host_values=arrays)
-        return list(interpret(lowered.program, arrays, numbers, float64=True))
+    try:
+        numbers = bound_dims(graph, arrays)
+        with Scope(numbers):
+            lowered = lower_graph(graph, host_values=arrays)
+            return list(interpret(lowered.program, arrays, numbers, float64=True))
+    except OnnxVulkanError:
+        return None
 
 
 def show(data: dict[str, Any]) -> None:
