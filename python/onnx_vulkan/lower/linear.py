@@ -209,6 +209,44 @@ def qlinear_matmul(
     return requantize(b, acc, multiplier, scalar_or(b, z_zero_point, (*z_zero_point.shape, 1)))
 
 
+@lowers("QGemm", versions=[1], dtypes={"x": BYTES, "y": BYTES, "y_zero_point": BYTES}, domain="com.microsoft")
+def qgemm(
+    b: LowerContext,
+    x: Value,
+    x_scale: Value,
+    x_zero_point: Value,
+    y: Value,
+    y_scale: Value,
+    y_zero_point: Value,
+    c: Value | None = None,
+    z_scale: Value | None = None,
+    z_zero_point: Value | None = None,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Value:
+    """QGemm of ONNX Runtime: exact int32 sums with the int32 C, scaled once; float32 when no output scale is given."""
+    if alpha != 1.0:
+        raise Unsupported(f"alpha {alpha} is not supported")
+    x, y = centred(b, x, x_zero_point), centred(b, y, _column_zero_point(b, y_zero_point, transB))
+    acc = gemm(b, x, y, c, 1.0, 1.0, transA, transB)
+    scale = b.map("mul", scalar_or(b, x_scale, x_scale.shape), scalar_or(b, y_scale, y_scale.shape))
+    if z_scale is None:
+        return b.map("mul", b.cast(acc, DType.F32), scale)
+    if z_zero_point is None:
+        z_zero_point = b.scalar(0, y_zero_point.dtype)
+    multiplier = b.map("div", scale, scalar_or(b, z_scale, z_scale.shape))
+    return requantize(b, acc, multiplier, scalar_or(b, z_zero_point, z_zero_point.shape))
+
+
+def _column_zero_point(b: Builder, zero_point: Value, transposed: int) -> Value:
+    """A zero point a column of the right operand, which may be stored transposed."""
+    if transposed and zero_point.rank == 1 and zero_point.shape != (1,):
+        return b.reshape(zero_point, (*zero_point.shape, 1))
+    return zero_point
+
+
 # ------------------------------------------------------------------------------------------------------------ einsum
 
 _ELLIPSIS = "."

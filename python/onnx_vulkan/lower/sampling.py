@@ -1,0 +1,177 @@
+"""Reading a tensor at computed places: GridSample and AffineGrid."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onnx_vulkan.dims import Extent, product, require_same
+from onnx_vulkan.dtypes import FLOATS, NUMERIC, DType
+from onnx_vulkan.errors import Unsupported
+from onnx_vulkan.lower.elementwise import GPU_FLOATS
+from onnx_vulkan.lower.registry import Host, LowerContext, lowers
+from onnx_vulkan.program import composites
+from onnx_vulkan.program.builder import Builder
+from onnx_vulkan.program.ir import Value
+
+__all__: list[str] = []
+
+FAR = 2.0**30
+"""Coordinates beyond this are taken for this; float32 has no fractions there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """One neighbour along one axis, a number a sample: its index, whether it lies inside (None: always), its weight."""
+
+    index: Value
+    inside: Value | None
+    weight: Value | None
+
+
+def _f32(b: Builder, v: float) -> Value:
+    return b.scalar(v, DType.F32)
+
+
+def _extent(b: Builder, e: Extent, dtype: DType) -> Value:
+    return b.scalar(e, dtype) if isinstance(e, int) else b.cast(b.dims([e], ()), dtype)
+
+
+def _place(b: Builder, index: Value, size: Extent, padding: str, align_corners: bool) -> tuple[Value, Value | None]:
+    """An int32 index brought into the axis, and for ``zeros`` whether it was inside."""
+    zero, last = b.scalar(0, DType.I32), _extent(b, size - 1, DType.I32)
+    inside = None
+    if padding == "zeros":
+        inside = b.map("and", b.map("ge", index, zero), b.map("le", index, last))
+    elif padding == "reflection":
+        period = 2 * (size - 1) if align_corners else 2 * size
+        folded = b.map("mod", index, _extent(b, period, DType.I32))
+        mirrored = b.map("sub", _extent(b, period if align_corners else period - 1, DType.I32), folded)
+        index = b.map("min", folded, mirrored)
+    elif padding != "border":
+        raise Unsupported(f"padding_mode {padding!r} is unknown")
+    return b.map("min", b.map("max", index, zero), last), inside
+
+
+def _cubic_weights(b: Builder, t: Value) -> list[Value]:
+    """Keys' weights of the cells at -1, 0, 1, 2 for a fraction t, with a = -0.75."""
+    a = -0.75
+    near, far = (a + 2, -(a + 3), 0.0, 1.0), (a, -5 * a, 8 * a, -4 * a)
+
+    def polynomial(x: Value, coefficients: Sequence[float]) -> Value:
+        y = _f32(b, coefficients[0])
+        for c in coefficients[1:]:
+            y = b.map("add", b.map("mul", y, x), _f32(b, c))
+        return y
+
+    rest = b.map("sub", _f32(b, 1), t)
+    outer = [b.map("add", v, _f32(b, 1)) for v in (t, rest)]
+    return [polynomial(outer[0], far), polynomial(t, near), polynomial(rest, near), polynomial(outer[1], far)]
+
+
+def _taps(b: Builder, x: Value, size: Extent, mode: str, padding: str, align_corners: bool) -> list[Tap]:
+    """The neighbours of normalised coordinates *x* (-1 to 1 over the axis)."""
+    one, half = _f32(b, 1), _f32(b, 0.5)
+    if align_corners:
+        at = b.map("mul", b.map("mul", b.map("add", x, one), half), _extent(b, size - 1, DType.F32))
+    else:
+        at = b.map("mul", b.map("sub", b.map("mul", b.map("add", x, one), _extent(b, size, DType.F32)), one), half)
+    at = composites.clamp(b, at, -FAR, FAR)
+    if mode == "nearest":
+        index, inside = _place(b, b.cast(b.map("round", at), DType.I32, saturate=True), size, padding, align_corners)
+        return [Tap(index, inside, None)]
+    base = b.map("floor", at)
+    t = b.map("sub", at, base)
+    first = b.cast(base, DType.I32, saturate=True)
+    if mode == "linear":
+        weights = [b.map("sub", one, t), t]
+    else:
+        weights = _cubic_weights(b, t)
+    taps = []
+    for offset, weight in enumerate(weights, 1 - len(weights) // 2):
+        index = b.map("add", first, b.scalar(offset, DType.I32)) if offset else first
+        taps.append(Tap(*_place(b, index, size, padding, align_corners), weight))
+    return taps
+
+
+def _grid_sample(b: Builder, x: Value, grid: Value, mode: str, padding: str, align_corners: bool) -> Value:
+    spatial = x.shape[2:]
+    require_same(grid.shape[-1], len(spatial), "the grid's last extent is not the number of spatial axes")
+    require_same(x.shape[0], grid.shape[0], "input and grid have different batches")
+    if mode != "nearest" and x.dtype not in FLOATS:
+        raise Unsupported(f"mode {mode} on {x.dtype.onnx_name}")
+    places = grid.shape[:-1]
+    rank = len(places)
+    by_axis = []
+    for i, size in enumerate(spatial):
+        component = len(spatial) - 1 - i  # the grid's last axis is (x, y, z): the innermost axis first
+        coordinate = b.reshape(b.slice(grid, (*(0,) * rank, component), (*places, 1)), places)
+        by_axis.append(_taps(b, b.cast(coordinate, DType.F32), size, mode, padding, align_corners))
+    cells = b.transpose(x, (0, *range(2, x.rank), 1))
+    flat = b.reshape(cells, (x.shape[0] * product(spatial), x.shape[1]))
+    first = b.iota((x.shape[0], *(1,) * (rank - 1)), 0, DType.I32)
+    total: Value | None = None
+    for taps in itertools.product(*by_axis):
+        index = first
+        for tap, size in zip(taps, spatial, strict=True):
+            index = b.map("add", b.map("mul", index, _extent(b, size, DType.I32)), tap.index)
+        value = b.gather(flat, index, 0)
+        for tap in taps:
+            if tap.inside is not None:
+                value = b.map("select", b.reshape(tap.inside, (*places, 1)), value, b.scalar(0, value.dtype))
+        weights = [tap.weight for tap in taps if tap.weight is not None]
+        if weights:
+            weight = weights[0]
+            for w in weights[1:]:
+                weight = b.map("mul", weight, w)
+            value = b.map("mul", b.cast(value, DType.F32), b.reshape(weight, (*places, 1)))
+        total = value if total is None else b.map("add", total, value)
+    assert total is not None
+    return b.cast(b.transpose(total, (0, rank, *range(1, rank))), x.dtype)
+
+
+_MODES_16 = {"bilinear": "linear", "nearest": "nearest", "bicubic": "cubic"}
+
+
+@lowers("GridSample", versions=[16], dtypes={"x": NUMERIC, "grid": GPU_FLOATS})
+def grid_sample_16(
+    b: LowerContext, x: Value, grid: Value, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
+) -> Value:
+    """GridSample-16: two spatial axes."""
+    if x.rank != 4 or mode not in _MODES_16:
+        raise Unsupported(f"an input of rank {x.rank} with mode {mode!r}")
+    return _grid_sample(b, x, grid, _MODES_16[mode], padding_mode, bool(align_corners))
+
+
+@lowers("GridSample", versions=[20, 22], dtypes={"x": NUMERIC, "grid": GPU_FLOATS}, note="2 and 3 spatial axes; cubic: 2")
+def grid_sample(
+    b: LowerContext, x: Value, grid: Value, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
+) -> Value:
+    """GridSample."""
+    if x.rank not in (4, 5) or mode not in ("linear", "nearest", "cubic") or (mode == "cubic" and x.rank != 4):
+        raise Unsupported(f"an input of rank {x.rank} with mode {mode!r}")
+    return _grid_sample(b, x, grid, mode, padding_mode, bool(align_corners))
+
+
+@lowers("AffineGrid", versions=[20], dtypes={"theta": GPU_FLOATS}, note="size known before the run")
+def affine_grid(b: LowerContext, theta: Value, size: Host, *, align_corners: int = 0) -> Value:
+    """AffineGrid: places evenly from -1 to 1, each moved by theta."""
+    extents = size.ints()
+    if len(extents) not in (4, 5):
+        raise Unsupported(f"a size of {len(extents)} numbers")
+    spatial = extents[2:]
+    lines = []
+    for i, e in enumerate(reversed(spatial)):  # (x, y[, z])
+        axis = len(spatial) - 1 - i
+        shape = [e if a == axis else 1 for a in range(len(spatial))]
+        if align_corners:
+            line = b.map("div", b.iota(shape, axis, DType.F32, 0, 2), _extent(b, e - 1, DType.F32))
+        else:
+            line = b.map("div", b.iota(shape, axis, DType.F32, 1, 2), _extent(b, e, DType.F32))
+        line = b.map("sub", line, _f32(b, 1))
+        lines.append(b.reshape(b.broadcast(line, spatial), (product(spatial), 1)))
+    ones = b.full((product(spatial), 1), 1, DType.F32)
+    points = b.concat([*lines, ones], 1)
+    moved = b.contract(points, b.transpose(b.cast(theta, DType.F32), (0, 2, 1)))
+    return b.cast(b.reshape(moved, (extents[0], *spatial, len(spatial))), theta.dtype)
