@@ -127,6 +127,7 @@ class Block:
             runtime = self.promotion.runtime(symbolic, numbers)
             request = PlanRequest(
                 steps=structure.steps,
+                aliases=structure.aliases,
                 inputs=[PlanInput(v, structure.host_values.get(v.name)) for v in structure.inputs],
                 outputs=structure.outputs,
                 guards=structure.guards,

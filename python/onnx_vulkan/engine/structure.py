@@ -31,6 +31,7 @@ class Structure:
 
     program: Program
     steps: Sequence[Step]
+    aliases: Mapping[Value, Value]
     inputs: Sequence[Value]
     outputs: Sequence[PlanOutput]
     guards: Sequence[Guard]
@@ -96,10 +97,11 @@ def build_structure(
         program = optimize(lowered.program, folded)
         stored, copies = _own_outputs(program)
         made = [v for v in dict.fromkeys([*stored, *(v for c in copies for v in c.reads)]) if v in program.producers()]
-        steps = [*fuse(Program(program.inputs, made, program.instrs)), *copies]
+        fused = fuse(Program(program.inputs, made, program.instrs))
     outputs = [PlanOutput(v, o.shape) for v, o in zip(stored, lowered.program.outputs, strict=True)]
     used = {name: host_values[name].tobytes() for name in lowered.host_inputs}
-    return Structure(program, steps, lowered.program.inputs, outputs, list(scope.guards), shapes, used)
+    steps = [*fused.steps, *copies]
+    return Structure(program, steps, fused.aliases, lowered.program.inputs, outputs, list(scope.guards), shapes, used)
 
 
 def _own_outputs(program: Program) -> tuple[list[Value], list[Step]]:

@@ -6,6 +6,9 @@ several kernels would compute it and that costs more than storing it once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from onnx_vulkan.codegen.kernel import Step
 from onnx_vulkan.codegen.loop import loop_kernel
 from onnx_vulkan.codegen.render import INLINE_OPS
@@ -16,7 +19,7 @@ from onnx_vulkan.fuse.regions import Region, epilogue, row_region
 from onnx_vulkan.kernels import Group, build
 from onnx_vulkan.program.ir import Instr, Program, Value
 
-__all__ = ["fuse"]
+__all__ = ["Fused", "fuse"]
 
 RECOMPUTE_LIMIT = 4
 """A value read by several kernels is recomputed in each of them while its cost times the extra kernels stays below this."""
@@ -28,6 +31,15 @@ MAX_INLINE = 96
 """Instructions inlined below one loop kernel."""
 MAX_LEAVES = 24
 """Tensors that one generated kernel reads."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fused:
+    """What :func:`fuse` gives. ``aliases`` maps a value that a step reads, but none writes, to the value whose bytes it has (they
+    differ by a reshape)."""
+
+    steps: tuple[Step, ...]
+    aliases: Mapping[Value, Value]
 
 
 class _Fuser:
@@ -167,7 +179,21 @@ class _Fuser:
         return list(seen), leaves
 
     # ------------------------------------------------------------------------------------------------ steps
-    def steps(self) -> list[Step]:
+    def aliases(self, built: list[tuple[int, Step]]) -> dict[Value, Value]:
+        """The values that steps read under a reshape."""
+        written = {v for _, step in built for v in step.writes}
+        table: dict[Value, Value] = {}
+        for _, step in built:
+            for v in step.reads:
+                base, made = v, self.flow.producers.get(v)
+                while base not in written and made is not None and made.op == "reshape":
+                    base = made.inputs[0]
+                    made = self.flow.producers.get(base)
+                if base is not v:
+                    table[v] = base
+        return table
+
+    def steps(self) -> Fused:
         built: list[tuple[int, Step]] = []
         producers = {v: i for v, i in self.flow.producers.items() if i.op in INLINE_OPS}
 
@@ -205,38 +231,36 @@ class _Fuser:
             label = made.source or made.op
             position = max(self.flow.order[self.flow.producers[v]] for v in group_values)
             built.append((position, loop_kernel(label, group_values, producers, is_stored)))
-        return _ordered(built)
+        return _ordered(built, self.aliases(built))
 
     def loop_groups(self) -> list[list[Value]]:
         return [[v] for v in sorted(set(self.loops), key=lambda v: self.flow.order[self.flow.producers[v]])]
 
 
-def _ordered(built: list[tuple[int, Step]]) -> list[Step]:
+def _ordered(built: list[tuple[int, Step]], aliases: Mapping[Value, Value]) -> Fused:
     """Topological order by depth, so that independent branches stand side by side and share their barriers."""
     built = sorted(built, key=lambda t: t[0])
     maker = {v: step for _, step in built for v in step.writes}
+    needs = {id(step): [maker[w] for w in (aliases.get(v, v) for v in step.reads) if w in maker] for _, step in built}
     depth: dict[int, int] = {}
 
     def of(step: Step) -> int:
         stack = [step]
         while stack:
             top = stack[-1]
-            if id(top) in depth:
-                stack.pop()
-                continue
-            waits = [maker[v] for v in top.reads if v in maker and id(maker[v]) not in depth]
+            waits = [s for s in needs[id(top)] if id(s) not in depth]
             if waits:
                 stack.extend(waits)
                 continue
-            depth[id(top)] = 1 + max((depth[id(maker[v])] for v in top.reads if v in maker), default=0)
             stack.pop()
+            depth[id(top)] = 1 + max((depth[id(s)] for s in needs[id(top)]), default=0)
         return depth[id(step)]
 
     keyed = [(of(step), position, step) for position, step in built]
-    return [step for _, _, step in sorted(keyed, key=lambda t: (t[0], t[1]))]
+    return Fused(tuple(step for _, _, step in sorted(keyed, key=lambda t: (t[0], t[1]))), aliases)
 
 
-def fuse(program: Program) -> list[Step]:
+def fuse(program: Program) -> Fused:
     """The steps that compute a program's outputs, in an order in which each finds its operands in memory."""
     fuser = _Fuser(program)
     fuser.grow_regions()

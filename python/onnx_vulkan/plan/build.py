@@ -65,6 +65,7 @@ class PlanRequest:
     up to the capacity given there."""
 
     steps: Sequence[Step]
+    aliases: Mapping[Value, Value]
     inputs: Sequence[PlanInput]
     outputs: Sequence[PlanOutput]
     guards: Sequence[Guard]
@@ -175,11 +176,11 @@ class _Planner:
         last: dict[Value, int] = {}
         read: set[Value] = set()
         for n, launch in enumerate(self.launches):
-            for v in (*launch.kernel.reads, *launch.kernel.writes):
+            for v in map(self.base, (*launch.kernel.reads, *launch.kernel.writes)):
                 if not v.is_const:
                     first.setdefault(v, n)
                     last[v] = n
-            read.update(launch.kernel.reads)
+            read.update(map(self.base, launch.kernel.reads))
         input_size = 0
         for i in q.inputs:
             self.where[i.value] = (Segment.INPUT, input_size)
@@ -196,6 +197,10 @@ class _Planner:
                 last[o.value] = len(self.launches)
             output_size += -(-max(self.bytes_of(o.value), 1) // ALIGNMENT) * ALIGNMENT
         inner = [v for v in first if v not in self.where]
+        written = {v for launch in self.launches for v in launch.kernel.writes}
+        for v in inner:
+            if v not in written:
+                raise AssertionError(f"{v!r} is read by a kernel, but no step writes it")
         if q.guard_zones:
             return self.place_apart(inner), input_size, output_size
         offsets, arena_size = place([(self.bytes_of(v), first[v], last[v]) for v in inner])
@@ -220,13 +225,19 @@ class _Planner:
         self.launches += check.launches(self.at, self.q.limits)
         return size
 
+    def base(self, v: Value) -> Value:
+        """The value whose bytes *v* has."""
+        return self.q.aliases.get(v, v)
+
     def range_of(self, v: Value) -> Range | None:
+        v = self.base(v)
         if v.is_const:
             return None
         segment, offset = self.where[v]
         return Range(int(segment), offset, offset + max(self.bytes_of(v), 1))
 
     def is_external(self, v: Value) -> bool:
+        v = self.base(v)
         if not self.q.external or v.is_const:
             return False
         return v in self.input_of or self.where[v][0] == Segment.OUTPUT
@@ -317,6 +328,7 @@ class _Planner:
                 self.write_number(p.kind, p.extent, at, blob)
 
     def pointer(self, v: Value, at: int, which: int) -> int:
+        v = self.base(v)
         if v.is_const:
             return self.q.weight(v)
         segment, offset = self.where[v]
@@ -360,7 +372,7 @@ class _Planner:
         self.schedule()
         arena_size, input_size, output_size = self.place()
         pipelines = self.emit()
-        used = {v for launch in self.launches for v in launch.kernel.reads} | {o.value for o in q.outputs}
+        used = {self.base(v) for launch in self.launches for v in launch.kernel.reads} | {o.value for o in q.outputs}
         keys: list[tuple[int, int, int]] = []
         inputs: list[tuple[int, ...]] = []
         host = b""
