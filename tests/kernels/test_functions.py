@@ -90,6 +90,25 @@ def test_float32(fn):
     assert_close(fn, got, want, 5, x)
 
 
+@pytest.mark.parametrize("fn", sorted(REFERENCES))
+def test_float64(fn):
+    lines = [np.linspace(-s, s, 501) for s in (1, 3, 10, 30, 700, 1e4, 2e6)]
+    wide = np.exp(RNG.uniform(-600, 600, 1000)) * RNG.choice([-1, 1], 1000)
+    near = 1 + np.exp(RNG.uniform(-36, 0, 500)) * RNG.choice([-1, 1], 500)
+    x = np.concatenate([np.array(SPECIAL, np.float64), [1e300, 1e22, 5e-300], *lines, wide, near])
+    got, want = both(fn, x)
+    np.testing.assert_allclose(got, want, rtol=4e-15, atol=1e-300)
+
+
+def test_pow_of_doubles():
+    x = np.concatenate([RNG.uniform(-20, 20, 2000), np.repeat(SPECIAL, len(SPECIAL))])
+    y = np.concatenate(
+        [np.where(np.arange(2000) % 2, np.round(x[:2000][::-1]), RNG.uniform(-40, 40, 2000)), np.tile(SPECIAL, len(SPECIAL))]
+    )
+    got, want = both("pow", x, y)
+    np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-300)
+
+
 def test_erf_and_tanh_of_halves_are_rounded_once():
     for dtype, fn in itertools.product([DType.F16, DType.BF16], ["erf", "tanh", "exp", "sin"]):
         x = RNG.uniform(-5, 5, 2000).astype(dtype.numpy)

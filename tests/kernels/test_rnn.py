@@ -94,8 +94,9 @@ def test_activations():
         check("gru", 3, 2, 5, direction="bidirectional", acts=acts, tolerance=1e-5)
 
 
-def test_doubles_without_transcendental_functions():
-    check("rnn", 4, 2, 12, dtype=DType.F64, acts=[("relu", 0.0, 0.0)], optional=["h0"], tolerance=1e-13)
+def test_doubles():
+    for kind in DEFAULTS:
+        check(kind, 4, 2, 12, dtype=DType.F64, optional=["h0"], tolerance=1e-13)
 
 
 def test_run_time_extents():

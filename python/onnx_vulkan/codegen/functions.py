@@ -237,13 +237,16 @@ def _saturated(source: DType, target: DType, x: str) -> str:
 
 @cache
 def _snippets() -> dict[str, str]:
-    text = resources.files("onnx_vulkan.shaders").joinpath("math.glsl").read_text(encoding="utf-8")
-    parts = re.split(r"^// ---- (\w+)\n", text, flags=re.M)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+    table: dict[str, str] = {}
+    for file in "math.glsl", "math64.glsl":
+        text = resources.files("onnx_vulkan.shaders").joinpath(file).read_text(encoding="utf-8")
+        parts = re.split(r"^// ---- (\w+)\n", text, flags=re.M)
+        table.update(zip(parts[1::2], parts[2::2], strict=True))
+    return table
 
 
 def snippet(body: str) -> str:
-    """The pieces of ``math.glsl`` that *body* calls, those that they call included, in the file's order."""
+    """The pieces of ``math.glsl`` and ``math64.glsl`` that *body* calls, those that they call included, in the file's order."""
     table = _snippets()
     wanted: set[str] = set()
     todo = [body]
