@@ -15,7 +15,7 @@ from onnx_vulkan.program.ir import Value
 __all__: list[str] = []
 
 
-@lowers("CenterCropPad", versions=[18], dtypes={"x": NUMERIC}, note="shape known before the run")
+@lowers("CenterCropPad", versions=[18], dtypes={"x": NUMERIC})
 def center_crop_pad(b: LowerContext, x: Value, shape: Host, *, axes: list[int] | None = None) -> Value:
     """CenterCropPad: what is odd is cut off or added at the end."""
     chosen = [axis_of(a, x.rank) for a in axes] if axes is not None else list(range(x.rank))
@@ -36,7 +36,7 @@ def center_crop_pad(b: LowerContext, x: Value, shape: Host, *, axes: list[int] |
     return b.pad(b.slice(x, starts, sizes), before, after)
 
 
-@lowers("Col2Im", versions=[18], dtypes={"x": FLOATS}, note="shapes known before the run")
+@lowers("Col2Im", versions=[18], dtypes={"x": FLOATS})
 def col2im(
     b: LowerContext,
     x: Value,

@@ -1,9 +1,7 @@
 """Resize and Upsample: separable, one axis after the other, by gathers (or repeats) along the axis.
 
-Where an output index falls in the input is a line ``(a*o + b) / c`` with integer coefficients, also for symbolic extents. Nearest
-neighbours on symbolic extents are exact integer arithmetic, so no rounding of the device can pick another pixel; where ONNX
-Runtime's float32 could (a scale like 0.6), the extents are pinned. With known numbers the coordinates are computed here in
-float32, as ONNX Runtime does.
+Nearest neighbours on symbolic extents are exact integer arithmetic, so no rounding of the device can pick another pixel; where
+ONNX Runtime's float32 could (a scale like 0.6), the extents are pinned. Where things fall is ``coordinates``.
 """
 
 from __future__ import annotations
@@ -16,69 +14,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onnx_vulkan.dims import Dim, Extent, at_least, current_scope, evaluate, is_one, product, same, symbol
+from onnx_vulkan.dims import Dim, Extent, at_least, current_scope, evaluate, product, same, symbol
 from onnx_vulkan.dtypes import FLOATS, NUMERIC, DType
 from onnx_vulkan.errors import ShapeMismatch, Unsupported
+from onnx_vulkan.lower.coordinates import (
+    MODES,
+    Axis,
+    Line,
+    coordinate_vector,
+    extent_value,
+    fraction,
+    index_type,
+    known_coordinates,
+    line,
+    numbers,
+    pinned,
+)
 from onnx_vulkan.lower.norm import axis_of
 from onnx_vulkan.lower.registry import Host, LowerContext, Unknown, lowers
 from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder
-from onnx_vulkan.program.interp import interpret
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["fold", "pinned"]
-
-Line = tuple[Extent, Extent, Extent]
-
-_COORDINATES = (
-    "half_pixel",
-    "half_pixel_symmetric",
-    "pytorch_half_pixel",
-    "align_corners",
-    "asymmetric",
-    "tf_half_pixel_for_nn",
-    "tf_crop_and_resize",
-)
-
-
-def pinned(e: Extent) -> int | None:
-    """The number of *e* in this run (the structure then serves no other), None while claiming."""
-    if isinstance(e, int):
-        return e
-    values = current_scope().values
-    if values is None:
-        return None
-    n = evaluate(e, values)
-    same(e, n)
-    return n
-
-
-def fold(b: Builder, make: Callable[[Builder], Sequence[Value]]) -> list[Value]:
-    """What *make* computes from constants, as constants."""
-    scratch = Builder()
-    return [b.const(v) for v in interpret(scratch.finish(make(scratch)), {})]
-
-
-# ------------------------------------------------------------------------------------------------------ coordinates
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """How one axis is resized. ``scale`` is out / size as a fraction; both parts may be symbolic.
-
-    ``roi`` (start, end) matters for ``tf_crop_and_resize`` only.
-    """
-
-    axis: int
-    size: Extent
-    out: Extent
-    scale: tuple[Extent, Extent]
-    roi: tuple[float, float] = (0.0, 1.0)
-
-    @property
-    def is_unscaled(self) -> bool:
-        p, q = self.scale
-        return same(p, q) and self.roi == (0.0, 1.0)
+__all__ = ["cubic_weights"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,90 +48,6 @@ class _Options:
     exclude_outside: bool = False
     extrapolation_value: float = 0.0
     antialias: bool = False
-
-
-def fraction(scale: float) -> tuple[int, int]:
-    """The plainest fraction that rounds to the float32 *scale*: what the model's author meant by 0.7 or 4/3."""
-    single = np.float32(scale)
-    for limit in (1, 16, 256, 4096, 65536):
-        f = Fraction(float(single)).limit_denominator(limit)
-        if np.float32(f.numerator / f.denominator) == single:
-            return f.numerator, f.denominator
-    f = Fraction(float(single))
-    return f.numerator, f.denominator
-
-
-def _line(mode: str, a: Axis) -> Line:
-    """``(a, b, c)`` with x_original = (a*o + b) / c, by the formulas of Resize-19."""
-    p, q = a.scale
-    if mode == "asymmetric":
-        return q, 0, p
-    if mode == "align_corners":
-        return (0, 0, 1) if is_one(a.out) else (a.size - 1, 0, a.out - 1)
-    if mode == "tf_half_pixel_for_nn":
-        return 2 * q, q, 2 * p
-    if mode == "half_pixel_symmetric":
-        return 2 * q, a.size * p - a.out * q + q - p, 2 * p
-    if mode == "pytorch_half_pixel" and is_one(a.out):
-        return 0, 0, 1
-    return 2 * q, q - p, 2 * p
-
-
-def _known_coordinates(mode: str, a: Axis, out: int, size: int, scale: np.float32) -> NDArray[np.float32]:
-    """x_original of every output index, in float32 operation by operation."""
-    f = np.float32
-    o = np.arange(out, dtype=np.float32)
-    half = f(0.5)
-    if mode == "asymmetric":
-        return o / scale
-    if mode == "align_corners":
-        return o * f(0) if out == 1 else o * f(size - 1) / f(out - 1)
-    if mode == "tf_half_pixel_for_nn":
-        return (o + half) / scale
-    if mode == "half_pixel_symmetric":
-        adjustment = f(out) / (scale * f(size))
-        center = f(size) / f(2)
-        return center * (f(1) - adjustment) + (o + half) / scale - half
-    if mode == "tf_crop_and_resize":
-        start, end = f(a.roi[0]), f(a.roi[1])
-        if out == 1:
-            return np.full(1, half * (start + end) * f(size - 1), np.float32)
-        return start * f(size - 1) + (o * (end - start) * f(size - 1)) / f(out - 1)
-    if mode == "pytorch_half_pixel" and out == 1:
-        return o * f(0)
-    return (o + half) / scale - half
-
-
-def _numbers(a: Axis) -> tuple[int, int, np.float32] | None:
-    """out, size, scale as numbers, where none is symbolic."""
-    p, q = a.scale
-    if isinstance(a.out, Dim) or isinstance(a.size, Dim) or isinstance(p, Dim) or isinstance(q, Dim):
-        return None
-    return a.out, a.size, np.float32(p / q)
-
-
-def _coordinate(b: Builder, mode: str, a: Axis) -> Value:
-    """x_original as a float32 vector; a constant where all is known."""
-    known = _numbers(a)
-    if mode == "tf_crop_and_resize" and known is None:  # its roi is no line with integer coefficients
-        out, size = pinned(a.out), pinned(a.size)
-        if out is None or size is None:
-            return b.iota((a.out,), 0, DType.F32)  # claiming: any vector will do
-        known = out, size, np.float32(1)
-    if known is not None:
-        return b.const(_known_coordinates(mode, a, *known))
-    first, step, divisor = _line(mode, a)[1], _line(mode, a)[0], _line(mode, a)[2]
-    numerator = b.cast(b.iota((a.out,), 0, _index_type(a, step, first), first, step), DType.F32)
-    return b.map("div", numerator, _extent(b, divisor, DType.F32))
-
-
-def _extent(b: Builder, e: Extent, dtype: DType) -> Value:
-    return b.scalar(e, dtype) if isinstance(e, int) else b.cast(b.dims([e], ()), dtype)
-
-
-def _index_type(a: Axis, step: Extent, first: Extent) -> DType:
-    """int32 where every value of the line fits."""
-    return DType.I32 if at_least(2**30, step * a.out) and at_least(2**30, first) else DType.I64
 
 
 # ---------------------------------------------------------------------------------------------------------- nearest
@@ -223,26 +97,22 @@ def _nearest_index(b: Builder, mode: str, rounding: str, a: Axis) -> Value:
         size, out, p, q = (pinned(e) for e in (a.size, a.out, *a.scale))
         if size is not None and out is not None and p is not None and q is not None:
             a = replace(a, size=size, out=out, scale=(p, q))
-    known = _numbers(a)
+    known = numbers(a)
     if known is not None or mode == "tf_crop_and_resize":
-        coordinate = _coordinate(b, mode, a)
-
-        def make(s: Builder) -> list[Value]:
-            shift = {"round_prefer_floor": -0.5, "round_prefer_ceil": 0.5}.get(rounding, 0.0)
-            up = rounding in ("ceil", "round_prefer_floor")
-            return [_clamped(s, s.map("ceil" if up else "floor", composites.affine(s, coordinate, 1.0, shift)), a)]
-
-        return fold(b, make)[0] if coordinate.is_const and isinstance(a.size, int) else make(b)[0]
-    step, first, divisor = _NEAREST[rounding](*_line(mode, a))
-    dtype = _index_type(a, step, first)
+        shift = {"round_prefer_floor": -0.5, "round_prefer_ceil": 0.5}.get(rounding, 0.0)
+        up = rounding in ("ceil", "round_prefer_floor")
+        shifted = composites.affine(b, coordinate_vector(b, mode, a), 1.0, shift)
+        return _clamped(b, b.map("ceil" if up else "floor", shifted), a)
+    step, first, divisor = _NEAREST[rounding](*line(mode, a))
+    dtype = index_type(a, step, first)
     numerator = b.map("max", b.iota((a.out,), 0, dtype, first, step), b.scalar(0, dtype))
-    index = b.map("div", numerator, _extent(b, divisor, dtype))
-    return b.map("min", index, _extent(b, a.size - 1, dtype))
+    index = b.map("div", numerator, extent_value(b, divisor, dtype))
+    return b.map("min", index, extent_value(b, a.size - 1, dtype))
 
 
 def _clamped(b: Builder, index: Value, a: Axis) -> Value:
     """A float index limited to the axis, as int32."""
-    last = _extent(b, a.size - 1, DType.F32)
+    last = extent_value(b, a.size - 1, DType.F32)
     return b.cast(b.map("min", b.map("max", index, b.scalar(0, DType.F32)), last), DType.I32)
 
 
@@ -251,7 +121,7 @@ def _resize_nearest(b: Builder, x: Value, mode: str, rounding: str, axes: Sequen
     for a in axes:
         a = _plain_scale(a)
         if mode != "tf_crop_and_resize":
-            k = _repeats(_NEAREST[rounding](*_line(mode, a)), a)
+            k = _repeats(_NEAREST[rounding](*line(mode, a)), a)
             if k is not None:
                 repeated[a.axis] = k
                 continue
@@ -268,7 +138,7 @@ def _resize_nearest(b: Builder, x: Value, mode: str, rounding: str, axes: Sequen
 
 def _linear_taps(b: Builder, coordinate: Value, a: Axis) -> list[Value]:
     """Indices and weights of the two neighbours; outside, the edge counts."""
-    last = _extent(b, a.size - 1, DType.F32)
+    last = extent_value(b, a.size - 1, DType.F32)
     one = b.scalar(1, DType.F32)
     x = b.map("min", b.map("max", coordinate, b.scalar(0, DType.F32)), last)
     low = b.map("floor", x)
@@ -277,33 +147,32 @@ def _linear_taps(b: Builder, coordinate: Value, a: Axis) -> list[Value]:
     return [b.cast(low, DType.I32), b.map("sub", one, weight), b.cast(high, DType.I32), weight]
 
 
-def _cubic_taps(b: Builder, coordinate: Value, a: Axis, coeff: float, exclude_outside: bool) -> list[Value]:
-    """Indices and weights of the four neighbours (Keys, "Cubic convolution interpolation", 1981)."""
+def cubic_weights(b: Builder, t: Value, coeff: float) -> list[Value]:
+    """Weights of the cells at -1, 0, 1, 2 for a fraction *t* (Keys, "Cubic convolution interpolation", 1981)."""
+    near, far = (coeff + 2, -(coeff + 3), 0.0, 1.0), (coeff, -5 * coeff, 8 * coeff, -4 * coeff)
 
-    def f(v: float) -> Value:
-        return b.scalar(v, DType.F32)
-
-    def polynomial(t: Value, *coefficients: float) -> Value:
-        y = f(coefficients[0])
+    def polynomial(x: Value, coefficients: Sequence[float]) -> Value:
+        y = b.scalar(coefficients[0], DType.F32)
         for c in coefficients[1:]:
-            y = b.map("add", b.map("mul", y, t), f(c))
+            y = b.map("add", b.map("mul", y, x), b.scalar(c, DType.F32))
         return y
 
+    one = b.scalar(1, DType.F32)
+    rest = b.map("sub", one, t)
+    outer = [b.map("add", v, one) for v in (t, rest)]
+    return [polynomial(outer[0], far), polynomial(t, near), polynomial(rest, near), polynomial(outer[1], far)]
+
+
+def _cubic_taps(b: Builder, coordinate: Value, a: Axis, coeff: float, exclude_outside: bool) -> list[Value]:
+    """Indices and weights of the four neighbours."""
     base = b.map("floor", coordinate)
-    s = b.map("sub", coordinate, base)
-    flipped = b.map("sub", f(1), s)
-    near, far = (coeff + 2, -(coeff + 3), 0.0, 1.0), (coeff, -5 * coeff, 8 * coeff, -4 * coeff)
-    weights = [
-        polynomial(b.map("add", s, f(1)), *far),
-        polynomial(s, *near),
-        polynomial(flipped, *near),
-        polynomial(b.map("add", flipped, f(1)), *far),
-    ]
-    last = _extent(b, a.size - 1, DType.F32)
-    indices = [b.map("add", base, f(j - 1)) for j in range(4)]
+    weights = cubic_weights(b, b.map("sub", coordinate, base), coeff)
+    last = extent_value(b, a.size - 1, DType.F32)
+    zero = b.scalar(0, DType.F32)
+    indices = [b.map("add", base, b.scalar(j - 1, DType.F32)) for j in range(4)]
     if exclude_outside:
-        inside = [b.map("and", b.map("ge", i, f(0)), b.map("le", i, last)) for i in indices]
-        weights = [b.map("select", ok, w, f(0)) for ok, w in zip(inside, weights, strict=True)]
+        inside = [b.map("and", b.map("ge", i, zero), b.map("le", i, last)) for i in indices]
+        weights = [b.map("select", ok, w, zero) for ok, w in zip(inside, weights, strict=True)]
         total = weights[0]
         for w in weights[1:]:
             total = b.map("add", total, w)
@@ -348,7 +217,7 @@ def _antialias(b: Builder, x: Value, a: Axis, options: _Options) -> Value:
     if out is None or size is None or p is None or q is None:
         weights = b.full((a.out, a.size), 0, DType.F32)  # claiming: any matrix will do
     else:
-        coordinates = _known_coordinates(options.coordinates, a, out, size, np.float32(p / q))
+        coordinates = known_coordinates(options.coordinates, a, out, size, np.float32(p / q))
         weights = b.const(_antialias_matrix(coordinates, size, p / q, options))
     order = [i for i in range(x.rank) if i != a.axis] + [a.axis]
     back = sorted(range(x.rank), key=order.__getitem__)
@@ -362,7 +231,7 @@ def _antialias(b: Builder, x: Value, a: Axis, options: _Options) -> Value:
 
 
 def _resize(b: Builder, x: Value, axes: Sequence[Axis], options: _Options) -> Value:
-    if options.coordinates not in _COORDINATES:
+    if options.coordinates not in MODES:
         raise Unsupported(f"coordinate_transformation_mode {options.coordinates!r} is unknown")
     axes = [a for a in axes if not a.is_unscaled]
     if options.mode == "nearest":
@@ -379,15 +248,12 @@ def _resize(b: Builder, x: Value, axes: Sequence[Axis], options: _Options) -> Va
         if options.antialias:
             y = _antialias(b, y, a, options)
             continue
-        coordinate = _coordinate(b, options.coordinates, a)
-
-        def make(s: Builder, a: Axis = a, coordinate: Value = coordinate) -> list[Value]:
-            if options.mode == "linear":
-                return _linear_taps(s, coordinate, a)
-            return _cubic_taps(s, coordinate, a, options.cubic_coeff_a, options.exclude_outside)
-
-        known = coordinate.is_const and isinstance(a.size, int)
-        y = _interpolate(b, y, a, fold(b, make) if known else make(b))
+        coordinate = coordinate_vector(b, options.coordinates, a)
+        if options.mode == "linear":
+            taps = _linear_taps(b, coordinate, a)
+        else:
+            taps = _cubic_taps(b, coordinate, a, options.cubic_coeff_a, options.exclude_outside)
+        y = _interpolate(b, y, a, taps)
     return b.cast(_extrapolate(b, y, axes, options), x.dtype)
 
 
@@ -396,8 +262,8 @@ def _extrapolate(b: Builder, y: Value, axes: Sequence[Axis], options: _Options) 
     if options.coordinates != "tf_crop_and_resize":
         return y
     for a in axes:
-        x = _coordinate(b, options.coordinates, a)
-        last = _extent(b, a.size - 1, DType.F32)
+        x = coordinate_vector(b, options.coordinates, a)
+        last = extent_value(b, a.size - 1, DType.F32)
         outside = b.map("or", b.map("lt", x, b.scalar(0, DType.F32)), b.map("gt", x, last))
         column = b.reshape(outside, (a.out, *(1,) * (y.rank - 1 - a.axis)))
         y = b.map("select", column, b.scalar(options.extrapolation_value, y.dtype), y)
@@ -494,14 +360,14 @@ def upsample_7(b: LowerContext, x: Value, *, mode: str = "nearest", scales: list
     return _early(b, x, scales, mode)
 
 
-@lowers("Upsample", versions=[9, 10], dtypes={"x": NUMERIC}, note="scales known before the run")
-@lowers("Resize", versions=[10], dtypes={"x": NUMERIC}, note="scales known before the run")
+@lowers("Upsample", versions=[9, 10], dtypes={"x": NUMERIC})
+@lowers("Resize", versions=[10], dtypes={"x": NUMERIC})
 def resize_10(b: LowerContext, x: Value, scales: Host, *, mode: str = "nearest") -> Value:
     """Resize-10 and Upsample-9."""
     return _early(b, x, scales.items(), mode)
 
 
-@lowers("Resize", versions=[11, 13], dtypes={"x": NUMERIC}, note="roi, scales and sizes known before the run")
+@lowers("Resize", versions=[11, 13], dtypes={"x": NUMERIC})
 def resize_11(
     b: LowerContext,
     x: Value,
@@ -523,7 +389,7 @@ def resize_11(
     return _lower(b, x, roi, scales, sizes, None, "stretch", options)
 
 
-@lowers("Resize", versions=[18, 19], dtypes={"x": NUMERIC}, note="roi, scales and sizes known before the run")
+@lowers("Resize", versions=[18, 19], dtypes={"x": NUMERIC})
 def resize(
     b: LowerContext,
     x: Value,

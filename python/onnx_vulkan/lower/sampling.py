@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onnx_vulkan.dims import Extent, product, require_same
 from onnx_vulkan.dtypes import FLOATS, NUMERIC, DType
 from onnx_vulkan.errors import Unsupported
+from onnx_vulkan.lower.coordinates import extent_value
 from onnx_vulkan.lower.elementwise import GPU_FLOATS
 from onnx_vulkan.lower.registry import Host, LowerContext, lowers
+from onnx_vulkan.lower.resize import cubic_weights
 from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
@@ -34,49 +35,29 @@ def _f32(b: Builder, v: float) -> Value:
     return b.scalar(v, DType.F32)
 
 
-def _extent(b: Builder, e: Extent, dtype: DType) -> Value:
-    return b.scalar(e, dtype) if isinstance(e, int) else b.cast(b.dims([e], ()), dtype)
-
-
 def _place(b: Builder, index: Value, size: Extent, padding: str, align_corners: bool) -> tuple[Value, Value | None]:
     """An int32 index brought into the axis, and for ``zeros`` whether it was inside."""
-    zero, last = b.scalar(0, DType.I32), _extent(b, size - 1, DType.I32)
+    zero, last = b.scalar(0, DType.I32), extent_value(b, size - 1, DType.I32)
     inside = None
     if padding == "zeros":
         inside = b.map("and", b.map("ge", index, zero), b.map("le", index, last))
     elif padding == "reflection":
         period = 2 * (size - 1) if align_corners else 2 * size
-        folded = b.map("mod", index, _extent(b, period, DType.I32))
-        mirrored = b.map("sub", _extent(b, period if align_corners else period - 1, DType.I32), folded)
+        folded = b.map("mod", index, extent_value(b, period, DType.I32))
+        mirrored = b.map("sub", extent_value(b, period if align_corners else period - 1, DType.I32), folded)
         index = b.map("min", folded, mirrored)
     elif padding != "border":
         raise Unsupported(f"padding_mode {padding!r} is unknown")
     return b.map("min", b.map("max", index, zero), last), inside
 
 
-def _cubic_weights(b: Builder, t: Value) -> list[Value]:
-    """Keys' weights of the cells at -1, 0, 1, 2 for a fraction t, with a = -0.75."""
-    a = -0.75
-    near, far = (a + 2, -(a + 3), 0.0, 1.0), (a, -5 * a, 8 * a, -4 * a)
-
-    def polynomial(x: Value, coefficients: Sequence[float]) -> Value:
-        y = _f32(b, coefficients[0])
-        for c in coefficients[1:]:
-            y = b.map("add", b.map("mul", y, x), _f32(b, c))
-        return y
-
-    rest = b.map("sub", _f32(b, 1), t)
-    outer = [b.map("add", v, _f32(b, 1)) for v in (t, rest)]
-    return [polynomial(outer[0], far), polynomial(t, near), polynomial(rest, near), polynomial(outer[1], far)]
-
-
 def _taps(b: Builder, x: Value, size: Extent, mode: str, padding: str, align_corners: bool) -> list[Tap]:
     """The neighbours of normalised coordinates *x* (-1 to 1 over the axis)."""
     one, half = _f32(b, 1), _f32(b, 0.5)
     if align_corners:
-        at = b.map("mul", b.map("mul", b.map("add", x, one), half), _extent(b, size - 1, DType.F32))
+        at = b.map("mul", b.map("mul", b.map("add", x, one), half), extent_value(b, size - 1, DType.F32))
     else:
-        at = b.map("mul", b.map("sub", b.map("mul", b.map("add", x, one), _extent(b, size, DType.F32)), one), half)
+        at = b.map("mul", b.map("sub", b.map("mul", b.map("add", x, one), extent_value(b, size, DType.F32)), one), half)
     at = composites.clamp(b, at, -FAR, FAR)
     if mode == "nearest":
         index, inside = _place(b, b.cast(b.map("round", at), DType.I32, saturate=True), size, padding, align_corners)
@@ -87,7 +68,7 @@ def _taps(b: Builder, x: Value, size: Extent, mode: str, padding: str, align_cor
     if mode == "linear":
         weights = [b.map("sub", one, t), t]
     else:
-        weights = _cubic_weights(b, t)
+        weights = cubic_weights(b, t, -0.75)
     taps = []
     for offset, weight in enumerate(weights, 1 - len(weights) // 2):
         index = b.map("add", first, b.scalar(offset, DType.I32)) if offset else first
@@ -115,7 +96,7 @@ def _grid_sample(b: Builder, x: Value, grid: Value, mode: str, padding: str, ali
     for taps in itertools.product(*by_axis):
         index = first
         for tap, size in zip(taps, spatial, strict=True):
-            index = b.map("add", b.map("mul", index, _extent(b, size, DType.I32)), tap.index)
+            index = b.map("add", b.map("mul", index, extent_value(b, size, DType.I32)), tap.index)
         value = b.gather(flat, index, 0)
         for tap in taps:
             if tap.inside is not None:
@@ -154,7 +135,7 @@ def grid_sample(
     return _grid_sample(b, x, grid, mode, padding_mode, bool(align_corners))
 
 
-@lowers("AffineGrid", versions=[20], dtypes={"theta": GPU_FLOATS}, note="size known before the run")
+@lowers("AffineGrid", versions=[20], dtypes={"theta": GPU_FLOATS})
 def affine_grid(b: LowerContext, theta: Value, size: Host, *, align_corners: int = 0) -> Value:
     """AffineGrid: places evenly from -1 to 1, each moved by theta."""
     extents = size.ints()
@@ -166,9 +147,9 @@ def affine_grid(b: LowerContext, theta: Value, size: Host, *, align_corners: int
         axis = len(spatial) - 1 - i
         shape = [e if a == axis else 1 for a in range(len(spatial))]
         if align_corners:
-            line = b.map("div", b.iota(shape, axis, DType.F32, 0, 2), _extent(b, e - 1, DType.F32))
+            line = b.map("div", b.iota(shape, axis, DType.F32, 0, 2), extent_value(b, e - 1, DType.F32))
         else:
-            line = b.map("div", b.iota(shape, axis, DType.F32, 1, 2), _extent(b, e, DType.F32))
+            line = b.map("div", b.iota(shape, axis, DType.F32, 1, 2), extent_value(b, e, DType.F32))
         line = b.map("sub", line, _f32(b, 1))
         lines.append(b.reshape(b.broadcast(line, spatial), (product(spatial), 1)))
     ones = b.full((product(spatial), 1), 1, DType.F32)

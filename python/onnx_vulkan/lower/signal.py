@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from onnx_vulkan.dims import Extent, at_least, is_one, minimum, product, require_same
 from onnx_vulkan.dtypes import FLOATS, REAL, DType
 from onnx_vulkan.errors import Unsupported
+from onnx_vulkan.lower.coordinates import pinned
 from onnx_vulkan.lower.elementwise import GPU_FLOATS
 from onnx_vulkan.lower.norm import axis_of
 from onnx_vulkan.lower.registry import Host, LowerContext, Unknown, lowers
-from onnx_vulkan.lower.resize import pinned
 from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
@@ -131,7 +131,7 @@ def dft(
     return _dft(b, x, dft_length, at, inverse, onesided)
 
 
-@lowers("STFT", versions=[17], dtypes={"x": FLOATS, "window": FLOATS}, note="steps and lengths known before the run")
+@lowers("STFT", versions=[17], dtypes={"x": FLOATS, "window": FLOATS})
 def stft(
     b: LowerContext,
     x: Value,
@@ -191,7 +191,7 @@ def _cosines(n: int, periodic: bool, coefficients: Sequence[float]) -> Table:
 
 
 def _register_window(op_type: str, coefficients: Sequence[float]) -> None:
-    @lowers(op_type, versions=[17], note="size known before the run")
+    @lowers(op_type, versions=[17])
     def lowering(b: LowerContext, size: Host, *, output_datatype: int = 1, periodic: int = 1) -> Value:
         dtype = DType(output_datatype) if output_datatype in {t.value for t in DType} else None
         if dtype is None or dtype not in REAL:
@@ -205,7 +205,7 @@ _register_window("HammingWindow", (25 / 46, -21 / 46))
 _register_window("BlackmanWindow", (0.42, -0.5, 0.08))
 
 
-@lowers("MelWeightMatrix", versions=[17], note="all inputs known before the run")
+@lowers("MelWeightMatrix", versions=[17])
 def mel_weight_matrix(
     b: LowerContext,
     num_mel_bins: Host,

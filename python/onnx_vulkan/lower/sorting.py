@@ -27,7 +27,7 @@ def top_k_1(b: LowerContext, x: Value, *, axis: int = -1, k: int) -> tuple[Value
     return _top(b, x, k, axis, True)
 
 
-@lowers("TopK", versions=[10, 11, 24], dtypes={"x": REAL}, note="K known before the run")
+@lowers("TopK", versions=[10, 11, 24], dtypes={"x": REAL})
 def top_k(b: LowerContext, x: Value, k: Host, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Value, Value]:
     """TopK; always sorted, equal values in the order of their indices."""
     if len(k.items()) != 1:
