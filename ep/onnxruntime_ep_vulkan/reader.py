@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import ml_dtypes
 import numpy as np
 from onnx_vulkan._shim import ffi, lib
 from onnx_vulkan.dims import Extent, symbol
-from onnx_vulkan.dtypes import DType
 from onnx_vulkan.graph import Array, Attribute, Graph, Node, TensorType
 
 from onnxruntime_ep_vulkan import abi
 from onnxruntime_ep_vulkan.abi import Handle
+from onnxruntime_ep_vulkan.tensors import element_type, mapped_constant, tensor_of
 
-__all__ = ["ReadGraph", "read_graph", "tensor_of", "value_names"]
+__all__ = ["ReadGraph", "read_graph", "value_names"]
 
 EP_NAME = "VulkanEP"
 
-# Element types that onnx_vulkan has no DType for: ONNX's number -> (name, numpy dtype of the unpacked array or None, bits).
-_OTHER_TYPES: dict[int, tuple[str, Any, int]] = {
-    8: ("string", None, 0),
-    14: ("complex64", np.complex64, 64),
-    15: ("complex128", np.complex128, 128),
-    17: ("float8e4m3fn", ml_dtypes.float8_e4m3fn, 8),
-    18: ("float8e4m3fnuz", ml_dtypes.float8_e4m3fnuz, 8),
-    19: ("float8e5m2", ml_dtypes.float8_e5m2, 8),
-    20: ("float8e5m2fnuz", ml_dtypes.float8_e5m2fnuz, 8),
-    21: ("uint4", ml_dtypes.uint4, 4),
-    22: ("int4", ml_dtypes.int4, 4),
-    23: ("float4e2m1", ml_dtypes.float4_e2m1fn, 4),
-    24: ("uint2", ml_dtypes.uint2, 2),
-    25: ("int2", ml_dtypes.int2, 2),
-    26: ("float8e8m0", ml_dtypes.float8_e8m0fnu, 8),
-}
 _ONNX_TYPES = {
     lib.ONNX_TYPE_SEQUENCE: "sequence",
     lib.ONNX_TYPE_MAP: "map",
@@ -54,12 +36,13 @@ class ReadGraph:
     owners: list[str]
 
 
-def read_graph(handle: Handle, *, inputs: list[str] | None = None) -> ReadGraph:
+def read_graph(handle: Handle, *, inputs: list[str] | None = None, lasting: bool = False) -> ReadGraph:
     """Read an OrtGraph with its bodies.
 
     ``inputs`` fixes the order of the graph's inputs (a fused node's); otherwise they are the graph's own, constants left out.
+    With ``lasting`` the constants do not end with ORT's memory: external data is mapped once more, the rest is copied.
     """
-    return _Reader().read(handle, inputs)
+    return _Reader(abi.text(lib.OrtApi_Graph_GetModelPath, handle), lasting).read(handle, inputs)
 
 
 def value_names(count_slot: int, list_slot: int, handle: Handle) -> list[str]:
@@ -71,7 +54,9 @@ def value_names(count_slot: int, list_slot: int, handle: Handle) -> list[str]:
 class _Reader:
     """One graph's reading: the values met so far, by the address of their OrtValueInfo."""
 
-    def __init__(self) -> None:
+    def __init__(self, model_path: str, lasting: bool) -> None:
+        self.model_path = model_path
+        self.lasting = lasting
         self.names: dict[int, str] = {}
         self.types: dict[str, TensorType] = {}
         self.constants: dict[str, Array] = {}
@@ -110,7 +95,7 @@ class _Reader:
 
     # ------------------------------------------------------------------------------------------------ nodes
     def node(self, handle: Handle) -> Node:
-        bodies = _bodies(handle)
+        bodies = self.bodies(handle)
         for name in self.values(lib.OrtApi_Node_GetNumImplicitInputs, lib.OrtApi_Node_GetImplicitInputs, handle):
             assert name  # captured values are met here so that their constants and types are known at this level too
         attributes: dict[str, Attribute] = {}
@@ -127,6 +112,17 @@ class _Reader:
             outputs=tuple(_trim(self.values(lib.OrtApi_Node_GetNumOutputs, lib.OrtApi_Node_GetOutputs, handle))),
             attributes=attributes,
         )
+
+    def bodies(self, node: Handle) -> dict[str, Attribute]:
+        count = abi.get(lib.OrtApi_Node_GetNumSubgraphs, node, "size_t")
+        if not count:
+            return {}
+        graphs, names = ffi.new("void *[]", count), ffi.new("char *[]", count)
+        abi.call(lib.OrtApi_Node_GetSubgraphs, "void *(*)(const void *, void **, size_t, char **)", node, graphs, count, names)
+        return {
+            ffi.string(names[i]).decode(): _Reader(self.model_path, self.lasting).read(graphs[i], None).graph
+            for i in range(count)
+        }
 
     # ------------------------------------------------------------------------------------------------ values
     def values(self, count_slot: int, list_slot: int, owner: Handle) -> list[str]:
@@ -149,7 +145,12 @@ class _Reader:
         held = abi.get(lib.OrtApi_ValueInfo_GetInitializerValue, info)
         if held != ffi.NULL:
             constant = abi.flag(lib.OrtApi_ValueInfo_IsConstantInitializer, info)
-            (self.constants if constant else self.defaults)[name] = tensor_of(held)
+            mapped = mapped_constant(info, held, self.model_path) if self.lasting else None
+            table = self.constants if constant else self.defaults
+            if mapped is not None:
+                table[name] = mapped
+            else:
+                table[name] = tensor_of(held).copy() if self.lasting else tensor_of(held)
         elif abi.flag(lib.OrtApi_ValueInfo_IsFromOuterScope, info):
             self.outer[name] = None
         return name
@@ -181,23 +182,7 @@ def _opsets(graph: Handle, used: set[str]) -> dict[str, int]:
     return {domain: version for domain, version in found.items() if domain in used}
 
 
-def _bodies(node: Handle) -> dict[str, Attribute]:
-    count = abi.get(lib.OrtApi_Node_GetNumSubgraphs, node, "size_t")
-    if not count:
-        return {}
-    graphs, names = ffi.new("void *[]", count), ffi.new("char *[]", count)
-    abi.call(lib.OrtApi_Node_GetSubgraphs, "void *(*)(const void *, void **, size_t, char **)", node, graphs, count, names)
-    return {ffi.string(names[i]).decode(): _Reader().read(graphs[i], None).graph for i in range(count)}
-
-
 # ---------------------------------------------------------------------------------------------------------------- types
-
-
-def _element(number: int) -> tuple[DType | None, str]:
-    try:
-        return DType(number), ""
-    except ValueError:
-        return None, f"tensor({_OTHER_TYPES.get(number, ('undefined', None, 0))[0]})"
 
 
 def _type(name: str, info: Handle) -> TensorType | None:
@@ -210,7 +195,7 @@ def _type(name: str, info: Handle) -> TensorType | None:
     tensor = abi.get(lib.OrtApi_CastTypeInfoToTensorInfo, held)
     if tensor == ffi.NULL:
         return None
-    dtype, type_name = _element(int(abi.get(lib.OrtApi_GetTensorElementType, tensor, "int")))
+    dtype, type_name = element_type(int(abi.get(lib.OrtApi_GetTensorElementType, tensor, "int")))
     return TensorType(dtype, _shape(name, tensor), type_name)
 
 
@@ -232,65 +217,6 @@ def _shape(name: str, tensor: Handle) -> tuple[Extent, ...] | None:
         given = "" if symbols[axis] == ffi.NULL else ffi.string(symbols[axis]).decode(errors="replace")
         shape.append(symbol(given or f"{name}.{axis}"))
     return tuple(shape)
-
-
-# ---------------------------------------------------------------------------------------------------------------- tensors
-
-
-def tensor_of(value: Handle) -> Array:
-    """An OrtValue tensor as an array: a read-only view of ORT's memory, except for strings and types below a byte."""
-    info = abi.get(lib.OrtApi_GetTensorTypeAndShape, value)
-    try:
-        number = int(abi.get(lib.OrtApi_GetTensorElementType, info, "int"))
-        rank = int(abi.get(lib.OrtApi_GetDimensionsCount, info, "size_t"))
-        sizes = ffi.new("int64_t[]", rank)
-        abi.call(lib.OrtApi_GetDimensions, "void *(*)(const void *, int64_t *, size_t)", info, sizes, rank)
-        elements = int(abi.get(lib.OrtApi_GetTensorShapeElementCount, info, "size_t"))
-    finally:
-        abi.function(lib.OrtApi_ReleaseTensorTypeAndShapeInfo, "void (*)(void *)")(info)
-    shape = tuple(int(s) for s in sizes)
-    if number == 8:
-        return _strings(value, elements).reshape(shape)
-    if number in _OTHER_TYPES:
-        _, dtype, bits = _OTHER_TYPES[number]
-    else:
-        dtype, bits = DType(number).numpy, DType(number).size * 8
-    size = (elements * bits + 7) // 8
-    if not size:
-        return np.empty(shape, dtype)
-    data = abi.get(lib.OrtApi_GetTensorData, value)
-    raw = np.frombuffer(ffi.buffer(data, size), np.uint8)
-    raw.flags.writeable = False
-    if bits >= 8:
-        whole: Array = raw.view(dtype).reshape(shape)
-        return whole
-    per_byte = 8 // bits
-    spread = (raw[:, None] >> (np.arange(per_byte, dtype=np.uint8) * bits)) & ((1 << bits) - 1)
-    return _narrow(spread.reshape(-1)[:elements].astype(np.uint8), dtype, bits).reshape(shape)
-
-
-def _narrow(codes: Array, dtype: Any, bits: int) -> Array:
-    """Codes of *bits* bits (one a byte) as an ml_dtypes array, which keeps one element a byte too."""
-    if np.dtype(dtype).name.startswith("int"):
-        signed = codes.astype(np.int8)
-        return np.where(signed >= 1 << (bits - 1), signed - (1 << bits), signed).astype(np.int8).astype(dtype)
-    return codes.view(dtype) if np.dtype(dtype).name.startswith("float") else codes.astype(dtype)
-
-
-def _strings(value: Handle, elements: int) -> Array:
-    total = int(abi.get(lib.OrtApi_GetStringTensorDataLength, value, "size_t"))
-    data, starts = ffi.new("char[]", total + 1), ffi.new("size_t[]", elements + 1)
-    abi.call(
-        lib.OrtApi_GetStringTensorContent,
-        "void *(*)(const void *, void *, size_t, size_t *, size_t)",
-        value,
-        data,
-        total,
-        starts,
-        elements,
-    )
-    raw, ends = bytes(ffi.buffer(data, total)), [*list(starts)[1:elements], total]
-    return np.array([raw[starts[i] : ends[i]].decode(errors="surrogateescape") for i in range(elements)], dtype=object)
 
 
 # ---------------------------------------------------------------------------------------------------------------- attributes

@@ -120,12 +120,12 @@ def compile_blocks(session: EpSession, graphs: list[Handle], fused: list[Handle]
         for graph, node in zip(graphs, fused, strict=True):
             inputs = reader.value_names(lib.OrtApi_Node_GetNumInputs, lib.OrtApi_Node_GetInputs, node)
             outputs = reader.value_names(lib.OrtApi_Node_GetNumOutputs, lib.OrtApi_Node_GetOutputs, node)
-            read = reader.read_graph(graph, inputs=inputs).graph
+            # ORT frees its constants once the session is made; a block of dynamic shapes reads them when it is first planned.
+            read = reader.read_graph(graph, inputs=inputs, lasting=True).graph
             if read.inputs != inputs:
                 raise RuntimeError(f"ONNX Runtime made constants inputs of a fused node: {set(inputs) - set(read.inputs)}")
             # ORT hands over a value for every input of a fused node, so a default can never be needed here.
             read.outputs, read.defaults = outputs, {}
-            _own_constants(read)
             made.append(_Compiled(make_block(read, session), len(read.nodes)))
     except BaseException:
         for compiled in made:
@@ -134,13 +134,6 @@ def compile_blocks(session: EpSession, graphs: list[Handle], fused: list[Handle]
     for compiled in made:
         session.blocks[_address(compiled.block.native)] = compiled
     return [compiled.block.native for compiled in made]
-
-
-def _own_constants(graph: Graph) -> None:
-    # ORT frees its constants after the session is made, and a block of dynamic shapes reads them when it is first planned.
-    graph.initializers = {name: value.copy() for name, value in graph.initializers.items()}
-    for body in graph.subgraphs():
-        _own_constants(body)
 
 
 def release_block(number: int, handle: Any) -> None:

@@ -73,6 +73,7 @@ class StubBlock:
     graph: Graph
     engine: StubEngine
     closed: bool = False
+    mapped: frozenset[str] = frozenset()
 
     @property
     def native(self) -> Any:
@@ -111,14 +112,15 @@ class StubEngine:
     def make_block(self, graph: Graph, session: Any) -> StubBlock:
         if "compile" in self.fail:
             raise self.fail["compile"]
-        self.blocks.append(StubBlock(graph, self))
+        mapped = frozenset(n for n, a in graph.initializers.items() if isinstance(a, np.memmap))
+        self.blocks.append(StubBlock(graph, self, mapped=mapped))
         return self.blocks[-1]
 
     def open_for(self, options: Any, *, device_memory: bool) -> Any:
         if "create" in self.fail:
             raise self.fail["create"]
         self.options.append(options)
-        return "stub"
+        return "stub"  # the tests look at nothing of it
 
 
 DOUBLE = Shader(

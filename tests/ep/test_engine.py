@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -157,14 +159,26 @@ def test_nodes_that_are_refused_stay_on_the_cpu() -> None:
         assert any(r.op_type == "Det" for r in refusals)
 
 
-def test_weights_are_kept_after_ort_frees_its_own() -> None:
+@pytest.mark.parametrize("mode", ["host", "device"])
+def test_weights_last_as_long_as_the_session(mode: str) -> None:
     weight = floats(256, 256)
     model = make_model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": ["n", 256]}, {"y": ["n", 256]}, {"w": weight})
-    session = vulkan_session(model)
+    session = vulkan_session(model) if mode == "host" else device_session(model)
     scratch = [floats(256, 256) for _ in range(50)]  # whatever ORT gave back is written over
     for n in (1, 17):
         agree(session, model, {"x": floats(n, 256)})
     assert len(scratch) == 50
+
+
+def test_claim_log_and_restriction(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    log = tmp_path / "claims.jsonl"
+    monkeypatch.setenv("ONNX_VULKAN_CLAIM_LOG", str(log))
+    monkeypatch.setenv("ONNX_VULKAN_OPS", "Sin")
+    session = vulkan_session(chain())
+    agree(session, chain(), {"x": floats(2, 3)})
+    in_blocks(session, 1, 1)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {(e["op_type"], e["claimed"]) for e in lines} == {("Add", False), ("Sin", True), ("LeakyRelu", False)}
 
 
 def test_broken_shape_is_an_invalid_argument() -> None:

@@ -191,6 +191,7 @@ def test_external_data(stub: StubEngine, tmp_path: Path) -> None:
     onnx.save(onnx.load_from_string(model), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     np.testing.assert_array_equal(read(stub, str(path)).initializers["w"], weight)
     np.testing.assert_array_equal(stub.blocks[0].graph.initializers["w"], weight)
+    assert stub.blocks[0].mapped == {"w"}, "external data is mapped, not copied"
 
 
 def branches() -> bytes:
