@@ -31,6 +31,9 @@ __all__ = ["rnn_kernel"]
 MAX_HIDDEN = 1024
 """Three state regions of float64 at this size fit the 32 KiB of shared memory that every desktop device has."""
 
+UNROLL = 4
+"""Products whose weights are loaded ahead: a step waits for memory, not for arithmetic."""
+
 _NEEDS = {"sigmoid": ("exp",), "tanh": ("tanh",), "scaledtanh": ("tanh",), "softplus": ("exp", "log"), "elu": ("exp",)}
 
 
@@ -131,8 +134,15 @@ class _Cell:
 
         units = [f"({g} * {hidden} + j)" if g else "j" for g in gates]
         columns = [f"((d * {self.gates} + {g}) * {hidden} + j)" for g in gates]
-        weights = [load(p, r, offset_text(p, ["d", "k", unit], r.strides, r.offset)) for unit in units]
+        weights = [load(p, r, offset_text(p, ["d", "(k + u)", unit], r.strides, r.offset)) for unit in units]
         inputs = [load(p, xw, offset_text(p, ["t", "b", column], xw.strides, xw.offset)) for column in columns]
+        product = [
+            *(f"{self.t} w{q} = {text};" for q, text in enumerate(weights)),
+            "[[unroll]] for (int row = 0; row < ROWS; row++) {",
+            f"    {self.t} h = state[{source} + row * STATE + k + u];",
+            *(f"    acc[{q} * ROWS + row] = fma(h, w{q}, acc[{q} * ROWS + row]);" for q in range(n)),
+            "}",
+        ]
         return [
             f"for (int first = 0; first < {hidden}; first += UNITS) {{",
             "    int j = first + lane;",
@@ -148,12 +158,15 @@ class _Cell:
             "            }",
             "        }",
             f"        int last = min((part + 1) * chunk, {hidden});",
-            "        for (int k = part * chunk; k < last; k++) {",
-            *(f"            {self.t} w{q} = {text};" for q, text in enumerate(weights)),
-            "            [[unroll]] for (int row = 0; row < ROWS; row++) {",
-            f"                {self.t} h = state[{source} + row * STATE + k];",
-            *(f"                acc[{q} * ROWS + row] = fma(h, w{q}, acc[{q} * ROWS + row]);" for q in range(n)),
+            "        int k = part * chunk;",
+            f"        for (; k + {UNROLL} <= last; k += {UNROLL}) {{",
+            f"            [[unroll]] for (int u = 0; u < {UNROLL}; u++) {{",
+            *(f"                {line}" for line in product),
             "            }",
+            "        }",
+            "        const int u = 0;",
+            "        for (; k < last; k++) {",
+            *(f"            {line}" for line in product),
             "        }",
             "    }",
             "    if (SPLIT > 1) {  // then UNITS >= H: one pass",
