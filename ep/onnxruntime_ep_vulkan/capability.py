@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from onnx_vulkan._shim import ffi, lib
 from onnx_vulkan.errors import Refusal
 
@@ -53,7 +55,9 @@ def partition(session: EpSession, read: ReadGraph) -> tuple[list[list[int]], lis
     taken = {i for i, owner in enumerate(read.owners) if owner}
     for i in taken:
         read.graph.nodes[i].domain = read.owners[i]
-    found = claims.partition(read.graph, session.options, session.device.info.features)
+    # What a body captures comes in like its inputs do.
+    graph = replace(read.graph, inputs=[*read.graph.inputs, *read.graph.outer], outer=[])
+    found = claims.partition(graph, session.options, session.device.info.features)
     refusals = [r for r in found.refusals if r.domain not in {read.owners[i] for i in taken}]
     return [list(block) for block in found.blocks if not taken & set(block)], refusals
 

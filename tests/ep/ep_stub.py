@@ -217,3 +217,27 @@ def doubling(*, chain: str = "") -> bytes:
         helper.make_node("Relu", ["b"], ["y"]),
     ]
     return make_model(nodes, {"x": ["n"]}, {"y": ["n"]}, two)
+
+
+def loop(body_nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray[Any, Any]], shape: list[Any]) -> bytes:
+    """y = body applied ``trips`` times to x: *body_nodes* make ``next`` from ``v``, the constants lie outside of the body."""
+    float_, bool_ = TensorProto.FLOAT, TensorProto.BOOL
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["go"]), *body_nodes],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("c", bool_, []),
+            helper.make_tensor_value_info("v", float_, shape),
+        ],
+        [helper.make_tensor_value_info("go", bool_, []), helper.make_tensor_value_info("next", float_, shape)],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)],
+        "test",
+        [helper.make_tensor_value_info("x", float_, shape), helper.make_tensor_value_info("trips", TensorProto.INT64, [])],
+        [helper.make_tensor_value_info("y", float_, shape)],
+        [numpy_helper.from_array(a, n) for n, a in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return bytes(model.SerializeToString())

@@ -14,7 +14,7 @@ import onnx
 import onnxruntime as ort
 import onnxruntime_ep_vulkan
 import pytest
-from ep_stub import ORT_MINOR, chain, ep_devices, make_model, vulkan_session
+from ep_stub import ORT_MINOR, chain, ep_devices, loop, make_model, vulkan_session
 from onnx import TensorProto, helper, numpy_helper
 from onnx_vulkan._shim import lib
 from onnx_vulkan.device import Device
@@ -140,6 +140,16 @@ def test_if_on_an_input(condition: bool) -> None:
     session = vulkan_session(model)
     for n in (3, 4):
         agree(session, model, {"c": np.array(condition), "x": floats(n)})
+
+
+@pytest.mark.skipif(ORT_MINOR < 24, reason="1.23 gives two bodies' blocks one name")
+def test_inside_a_loop() -> None:
+    nodes = [helper.make_node("MatMul", ["v", "w"], ["m"]), helper.make_node("Tanh", ["m"], ["next"])]
+    model = loop(nodes, {"w": floats(16, 16)}, ["n", 16])
+    session = vulkan_session(model)
+    for n, trips in ((4, 3), (2, 5), (4, 0)):
+        agree(session, model, {"x": floats(n, 16), "trips": np.array(trips)})
+    in_blocks(session, 1, 3)
 
 
 def test_nodes_that_are_refused_stay_on_the_cpu() -> None:

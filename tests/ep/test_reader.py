@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from ep_stub import ORT_MINOR, StubEngine, chain, make_model, vulkan_session
+from ep_stub import ORT_MINOR, StubEngine, chain, loop, make_model, vulkan_session
 from onnx import TensorProto, helper, numpy_helper
 from onnx_vulkan.dims import symbol
 from onnx_vulkan.dtypes import DType
@@ -244,32 +244,8 @@ def test_branches_wait_for_their_if(stub: StubEngine) -> None:
 
 @pytest.mark.skipif(ORT_MINOR < 24, reason="1.23 gives two bodies' blocks one name")
 def test_nodes_inside_a_loop_are_offered(stub: StubEngine) -> None:
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["c"], ["go"]), helper.make_node("Add", ["v", "w"], ["next"])],
-        "body",
-        [
-            helper.make_tensor_value_info("i", TensorProto.INT64, []),
-            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("v", TensorProto.FLOAT, ["n"]),
-        ],
-        [
-            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("next", TensorProto.FLOAT, ["n"]),
-        ],
-    )
-    graph = helper.make_graph(
-        [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)],
-        "test",
-        [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"]),
-            helper.make_tensor_value_info("trips", TensorProto.INT64, []),
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])],
-        [numpy_helper.from_array(np.array([3], np.float32), "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     stub.claims = lambda found: [[i for i, n in enumerate(found.graph.nodes) if n.op_type == "Add"]]
-    vulkan_session(model.SerializeToString())
+    vulkan_session(loop([helper.make_node("Add", ["v", "w"], ["next"])], {"w": np.array([3], np.float32)}, ["n"]))
     (block,) = stub.blocks
     assert block.graph.inputs == ["v"]
     np.testing.assert_array_equal(block.graph.initializers["w"], [3])
