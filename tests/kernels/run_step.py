@@ -240,8 +240,6 @@ def run_step(
     before = memory[:error_at].copy()
     dev.execute(work)
     count, _, value, extent = memory[error_at : error_at + 16].view(np.int32)
-    if count:
-        raise IndexOutside(int(count), int(value), int(extent))
     result = {}
     written = np.zeros(error_at, bool)
     for v, (offset, size) in place.items():
@@ -252,6 +250,8 @@ def run_step(
             result[v] = memory[offset : offset + size].copy().view(v.dtype.numpy).reshape(shape)
     changed = np.flatnonzero((memory[:error_at] != before) & ~written)
     assert not changed.size, f"{step.label} wrote outside its tensors, at {changed[:8]} ({place})"
+    if count:
+        raise IndexOutside(int(count), int(value), int(extent))
     return result
 
 

@@ -85,6 +85,11 @@ class _Scatter:
         """How many destinations there are."""
         return product(self.out.shape[: self.depth] if self.is_nd else self.out.shape)
 
+    def somewhere(self, params: Params) -> list[str]:
+        """Ends the thread where there is no destination at all: the index was reported, and 0 is none either."""
+        targets = self.targets
+        return [] if isinstance(targets, int) and targets > 0 else [f"if ({params.word(targets)} == 0) return;"]
+
     def target(self, params: Params, row: str) -> list[str]:
         """Statements that declare ``target``, the destination of update *row*."""
         indices, shape = self.instr.inputs[1], self.out.shape
@@ -139,7 +144,7 @@ void main() {{
         """Writes the updates; with *last*, only those which it names."""
         params, out = Params(), self.out
         params.use(out.dtype)
-        lines = [*self.row_and_lane(params), *self.target(params, "row")]
+        lines = [*self.row_and_lane(params), *self.target(params, "row"), *self.somewhere(params)]
         if last is not None:
             lines.append(f"if ({params.read(last)}.v[target] != row) return;")
         pointer, width = params.write(out), params.word(self.width)
@@ -157,6 +162,7 @@ void main() {{
         lines = [
             *self.row_and_lane(params),
             *self.target(params, "row"),
+            *self.somewhere(params),
             f"{compute} x = {unpack(out.dtype, at)}, u = {self.update(params, 'i')};",
             f"{at} = {pack(out.dtype, result)};",
         ]
@@ -168,7 +174,7 @@ void main() {{
         params.use(out.dtype)
         at = f"{params.write(out)}.v[target * {params.word(self.width)} + lane]"
         call = f"{_ATOMIC[self.instr.attrs['reduction']]}({at}, {self.update(params, 'i')});"
-        lines = [*self.row_and_lane(params), *self.target(params, "row"), call]
+        lines = [*self.row_and_lane(params), *self.target(params, "row"), *self.somewhere(params), call]
         return self.kernel(label, params, self.rows * self.width, lines, [out])
 
     def fill(self, label: str, last: Value) -> Kernel:
@@ -179,7 +185,7 @@ void main() {{
     def claim(self, label: str, last: Value) -> Kernel:
         """Leaves the last update of each destination in *last*."""
         params = Params()
-        lines = [*self.target(params, "i"), f"atomicMax({params.write(last)}.v[target], i);"]
+        lines = [*self.target(params, "i"), *self.somewhere(params), f"atomicMax({params.write(last)}.v[target], i);"]
         return self.kernel(label, params, self.rows, lines, [last])
 
     def in_order(self, label: str, targets: Value, order: Value) -> Kernel:
@@ -191,6 +197,7 @@ void main() {{
         result = functions.call(self.instr.attrs["reduction"], out.dtype, ["x", "u"])
         lines = [
             *self.row_and_lane(params),
+            *self.somewhere(params),
             f"uint target = {t}.v[row];",
             f"if (row > 0 && {t}.v[max(row, 1) - 1] == target) return;",
             f"int at = int(target) * {width} + lane;",
