@@ -20,7 +20,7 @@ from onnx_vulkan.errors import DeviceError, InvalidInput
 from onnxruntime_ep_vulkan import abi
 from onnxruntime_ep_vulkan.abi import Handle
 
-__all__ = ["label", "make_ep_devices", "open_for", "open_shared"]
+__all__ = ["choose_hardware", "label", "make_ep_devices", "open_for", "open_shared"]
 
 log = logging.getLogger("onnxruntime_ep_vulkan")
 
@@ -39,7 +39,7 @@ def make_ep_devices(factory: Handle, hardware: list[Handle], room: int) -> list[
     By name ORT takes the first, so ``providers=["VulkanEP"]`` has numpy arrays in and out without copy nodes. Both stand on the
     GPU that is our default device; where ORT does not list it (a software driver, a container without PCI), on the CPU.
     """
-    chosen = _match(hardware)
+    chosen = choose_hardware(hardware)
     if chosen is None:
         return []
     made = [_ep_device(factory, chosen, "host")]
@@ -50,7 +50,9 @@ def make_ep_devices(factory: Handle, hardware: list[Handle], room: int) -> list[
     return made
 
 
-def _match(hardware: list[Handle]) -> Handle | None:
+def choose_hardware(hardware: list[Handle]) -> Handle | None:
+    """The OrtHardwareDevice to stand on: the GPU that is our default device, else the CPU; None where ORT has neither."""
+
     def number(slot: int, handle: Handle) -> int:
         return int(abi.function(slot, "uint32_t (*)(const void *)")(handle))
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import onnxruntime as ort
 import onnxruntime_ep_vulkan
 import pytest
 from ep_stub import ORT_MINOR, StubEngine, chain, ep_devices, vulkan_session
+from onnx_vulkan._shim import ffi, lib
+from onnxruntime_ep_vulkan import abi, devices
 
 
 def test_import_registers_once() -> None:
@@ -96,3 +99,24 @@ def test_through_devices(stub: StubEngine) -> None:
     assert "VulkanEP" in session.get_providers()
     assert stub.options[0].precision == "fast"
     assert onnxruntime_ep_vulkan.session_stats
+
+
+@pytest.mark.skipif(ORT_MINOR < 24, reason="CreateHardwareDevice came with 1.24")
+def test_the_gpu_that_is_ours_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hardware(kind: int, vendor: int, device: int) -> Any:
+        out = ffi.new("void **")
+        create_hardware_device = abi.ep_function(16, "void *(*)(int, uint32_t, uint32_t, const char *, const void *, void **)")
+        abi.check(create_hardware_device(kind, vendor, device, b"test", ffi.NULL, out))
+        return out[0]
+
+    cpu = hardware(lib.ORT_HARDWARE_CPU, 1, 0)
+    integrated, discrete = (hardware(lib.ORT_HARDWARE_GPU, *ids) for ids in ((0x8086, 5), (0x10DE, 7)))
+    monkeypatch.setattr(devices, "_default_ids", lambda: (0x10DE, 7))
+    assert devices.choose_hardware([cpu, integrated, discrete]) == discrete
+    monkeypatch.setattr(devices, "_default_ids", lambda: None)
+    assert devices.choose_hardware([cpu, integrated, discrete]) == cpu
+    monkeypatch.setattr(devices, "_default_ids", lambda: pytest.fail("nothing of Vulkan is needed without a GPU"))
+    assert devices.choose_hardware([cpu]) == cpu
+    assert devices.choose_hardware([]) is None
+    for made in (cpu, integrated, discrete):
+        abi.ep_function(17, "void (*)(void *)")(made)  # ReleaseHardwareDevice
