@@ -1,13 +1,16 @@
 // A run: adapts ORT's kernel context to the engine's ov_io. No Python, no allocation.
 #include "ort_ep.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct ov_ort_compute {
     void *slots[OrtNodeComputeInfo_SLOTS];
     int64_t ep;
+    ov_ort_profile *profile; // the EP's, which outlives this
     ov_block *block;
+    _Atomic int profiled; // whether the block takes timestamps now
 } ov_ort_compute;
 
 OrtStatus *ov_ort_status_of_kind(int kind, const ov_error *error) {
@@ -92,7 +95,13 @@ static OrtStatus *compute_run(void *self, void *state, OrtKernelContext *context
     ov_ort_compute *info = self;
     ov_io io = {.user = context, .input = run_input, .output = run_output};
     ov_error error = {0};
+    bool profile = ov_ort_profile_active(info->profile);
+    if (profile != (bool)atomic_load_explicit(&info->profiled, memory_order_relaxed)) {
+        ov_block_set_profile(info->block, profile);
+        atomic_store(&info->profiled, profile);
+    }
     int kind = ov_run(info->block, &io, &error);
+    if (profile && kind == OV_OK) ov_ort_profile_run(info->profile, info->block);
     return kind == OV_OK ? NULL : ov_ort_status_of_kind(kind, &error);
 }
 
@@ -100,7 +109,7 @@ static void compute_release_state(void *self, void *state) {
     (void)self, (void)state;
 }
 
-void *ov_ort_new_compute(int64_t ep, ov_block *block) {
+void *ov_ort_new_compute(int64_t ep, ov_ort_profile *profile, ov_block *block) {
     ov_ort_compute *info = calloc(1, sizeof *info);
     if (!info) return NULL;
     ov_ort_begin(info->slots);
@@ -108,6 +117,7 @@ void *ov_ort_new_compute(int64_t ep, ov_block *block) {
     info->slots[OrtNodeComputeInfo_Compute] = (void *)compute_run;
     info->slots[OrtNodeComputeInfo_ReleaseState] = (void *)compute_release_state;
     info->ep = ep;
+    info->profile = profile;
     info->block = block;
     return info;
 }

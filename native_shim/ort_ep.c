@@ -13,6 +13,7 @@ typedef struct ov_ort_ep {
     void *slots[OrtEp_SLOTS];
     int64_t id;
     ov_ort_error *error; // kept, or NULL
+    ov_ort_profile *profile;
 } ov_ort_ep;
 
 // The text of a callback that gave 0 but left no error is that of ov_ort_status_of.
@@ -74,7 +75,7 @@ static OrtStatus *ep_compile(void *self, const OrtGraph **graphs, const OrtNode 
         status = ov_ort_status_of(&error);
     }
     for (size_t i = 0; i < count && !status; i++) {
-        infos[i] = ov_ort_new_compute(ep->id, blocks[i]);
+        infos[i] = ov_ort_new_compute(ep->id, ep->profile, blocks[i]);
         // When Compile fails ORT releases the entries that are already filled; Python closes the other blocks in ReleaseEp.
         if (!infos[i]) status = ov_ort_no_memory();
     }
@@ -101,6 +102,10 @@ static OrtStatus *ep_is_concurrent(void *self, bool *yes) {
     return NULL;
 }
 
+static OrtStatus *ep_create_profiler(void *self, void **out) {
+    return ov_ort_create_profiler(((ov_ort_ep *)self)->profile, out);
+}
+
 static OrtStatus *ep_initialized(void *self) {
     ov_ort_ep *ep = self;
     return ep->error ? ov_ort_status_of(ep->error) : NULL;
@@ -109,7 +114,10 @@ static OrtStatus *ep_initialized(void *self) {
 OrtStatus *ov_ort_create_ep(void **metadata, size_t count, const OrtSessionOptions *options, void **out) {
     static int64_t last_id;
     ov_ort_ep *ep = calloc(1, sizeof *ep);
-    if (!ep) return ov_ort_no_memory();
+    if (!ep || !(ep->profile = ov_ort_profile_new())) {
+        free(ep);
+        return ov_ort_no_memory();
+    }
     ov_ort_begin(ep->slots);
     ep->slots[OrtEp_GetName] = (void *)ep_name;
     ep->slots[OrtEp_GetCapability] = (void *)ep_capability;
@@ -117,6 +125,7 @@ OrtStatus *ov_ort_create_ep(void **metadata, size_t count, const OrtSessionOptio
     ep->slots[OrtEp_ReleaseNodeComputeInfos] = (void *)ep_release_infos;
     ep->slots[OrtEp_SetDynamicOptions] = (void *)ep_dynamic_options;
     if (ov_ort.version >= 24) ep->slots[OrtEp_IsConcurrentRunSupported] = (void *)ep_is_concurrent;
+    if (ov_ort.version >= 25) ep->slots[OrtEp_CreateProfiler] = (void *)ep_create_profiler;
     if (ov_ort.version >= 27) ep->slots[OrtEp_OnSessionInitializationEnd] = (void *)ep_initialized;
     ep->id = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
 
@@ -132,5 +141,6 @@ void ov_ort_release_ep(void *released) {
     if (!ep) return;
     if (ov_ort.ready) ov_py_release_ep(ep->id);
     if (ep->error != &unsaid) free(ep->error);
+    ov_ort_profile_drop(ep->profile);
     free(ep);
 }

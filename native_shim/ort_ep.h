@@ -74,8 +74,16 @@ OrtStatus *ov_ort_no_memory(void);
 OrtStatus *ov_ort_create_ep(void **metadata, size_t count, const OrtSessionOptions *options, void **out);
 void ov_ort_release_ep(void *ep);
 
+// ort_profile.c: kernel times for ORT's profiler. One record keeper an EP, counted.
+typedef struct ov_ort_profile ov_ort_profile;
+ov_ort_profile *ov_ort_profile_new(void);
+void ov_ort_profile_drop(ov_ort_profile *profile);
+bool ov_ort_profile_active(const ov_ort_profile *profile);
+void ov_ort_profile_run(ov_ort_profile *profile, ov_block *block);
+OrtStatus *ov_ort_create_profiler(ov_ort_profile *profile, void **out);
+
 // ort_compute.c: the OrtNodeComputeInfo of one block; NULL when there is no host memory.
-void *ov_ort_new_compute(int64_t ep, ov_block *block);
+void *ov_ort_new_compute(int64_t ep, ov_ort_profile *profile, ov_block *block);
 void ov_ort_release_compute(void *info);
 OrtStatus *ov_ort_status_of_kind(int kind, const ov_error *error);
 

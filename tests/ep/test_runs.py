@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
+from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
@@ -201,3 +203,19 @@ def test_device_memory_and_another_device(scaling: ScalingEngine, monkeypatch: p
     settings.add_provider_for_devices(ep_devices()[1:], {"device": "no such device"})
     with pytest.raises(Exception, match="no such device"):
         ort.InferenceSession(doubling(), settings, enable_fallback=0)
+
+
+@pytest.mark.skipif(ORT_MINOR < 25, reason="EP profilers came with 1.25")
+def test_profile_has_the_kernels(scaling: ScalingEngine, tmp_path: Path) -> None:
+    settings = ort.SessionOptions()
+    settings.enable_profiling = True
+    settings.profile_file_prefix = str(tmp_path / "trace")
+    session = vulkan_session(doubling(chain="cpu"), sess_options=settings)
+    for n in (100_000, 3):
+        session.run(None, {"x": numbers(n)})
+    trace = json.loads(Path(session.end_profiling()).read_text())
+    ours = [e for e in trace if e.get("args", {}).get("provider") == "VulkanEP" and e["cat"] == "Kernel"]
+    assert [e["name"] for e in ours] == ["double", "double"]
+    run = next(e for e in trace if e["name"] == "model_run")
+    assert run["ts"] <= ours[0]["ts"] <= run["ts"] + run["dur"]
+    session.run(None, {"x": numbers(3)})  # and on without profiling
