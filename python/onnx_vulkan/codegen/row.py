@@ -3,25 +3,35 @@
 The *space* is the shape of the reduced values; its reduced axes are the columns, the others the rows. A softmax is one row
 kernel: a pass for the maximum, one for the sum of exponentials, one that stores. ``LANES`` invocations share a row and meet in
 shared memory; whether neighbours in the workgroup walk columns or rows follows from which of them is contiguous in memory.
+A plain reduction of few long rows is split over workgroups: each reduces a piece of the columns, a second launch the pieces.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnx_vulkan.codegen.functions import call
 from onnx_vulkan.codegen.hole import merge_axes
 from onnx_vulkan.codegen.index import ZERO, Lin, linearize
-from onnx_vulkan.codegen.kernel import At, Kernel, Limits, Variant, grid_of, workgroups
+from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Step, Variant, grid_of, workgroups
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.render import Renderer
-from onnx_vulkan.codegen.types import GLSL_TYPES, wrap
-from onnx_vulkan.dims import Extent, product
+from onnx_vulkan.codegen.types import GLSL_TYPES, pack, wrap
+from onnx_vulkan.dims import Extent, ceil_div, product
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.program.ir import Instr, Value
 
-__all__ = ["RowGroup", "row_kernel"]
+__all__ = ["RowGroup", "row_step"]
+
+PIECES = 64
+"""Into how many pieces the columns of a split reduction are cut."""
+
+UNROLL = 4
+"""Columns that an invocation loads before it combines them: hides the latency of memory."""
+
+SMALL_GRID = 256 * 1024
+"""Invocations below which a device of our size is not full; rows then get more lanes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +105,11 @@ def _better(fn: str, t: DType, v: str, i: str, best: str, at: str, *, last: bool
 class _RowRenderer:
     """Renders the passes of one group into a Renderer."""
 
-    def __init__(self, group: RowGroup, params: Params, runs: tuple[list[list[int]], list[list[int]]] | None):
+    def __init__(
+        self, group: RowGroup, params: Params, runs: tuple[list[list[int]], list[list[int]]] | None, pieces: bool = False
+    ):
         self.group = group
+        self.pieces = pieces
         self.params = params
         self.r = Renderer(params, group.producers, group.is_leaf)
         self.names = [f"c{i}" for i in range(len(group.space))]
@@ -127,12 +140,22 @@ class _RowRenderer:
         return [ZERO if e == 1 else next(kept) for e in value.shape]
 
     def _loop(self, inner: Sequence[str], *, guard: str = "") -> None:
-        cols = self.params.word(product(self.group.space[i] for i in self.group.axes))
-        condition = f"{guard}col < {cols}"
-        self.r.emit(f"for (int col = lane; {condition}; col += int(LANES)) {{", 0)
+        """Run *inner* for the columns of this lane."""
+        emit = self.r.emit
+        first, end = ("piece_first + lane", "piece_end") if self.pieces else ("lane", self.cols())
+        condition = f"{guard}first_col < {end}"
+        emit(f"for (int first_col = {first}; {condition}; first_col += int(LANES) * {UNROLL}) {{", 0)
+        emit(f"    [[unroll]] for (int n = 0; n < {UNROLL}; n++) {{", 0)
+        emit("        int col = first_col + n * int(LANES);", 0)
+        emit(f"        if (col < {end}) {{", 0)
         for line in inner:
-            self.r.emit("    " + line, 0)
-        self.r.emit("}", 0)
+            emit("            " + line, 0)
+        for closing in ("        }", "    }", "}"):
+            emit(closing, 0)
+
+    def cols(self) -> str:
+        """The number of columns."""
+        return self.params.word(product(self.group.space[i] for i in self.group.axes))
 
     def reduce(self, instr: Instr) -> None:
         r, fn = self.r, instr.attrs["fn"]
@@ -219,32 +242,91 @@ class _RowRenderer:
                     r.store(v, self.coords, text)
             self._loop(scope.lines, guard="live && ")
 
+    def store_piece(self, pieces: Value) -> None:
+        """Store the first reduction's result as one piece."""
+        (reduce,) = self.group.reduces
+        r = self.r
+        text = r.value(reduce.out, self._row_coords(reduce.out))
+        rows = self.params.word(product(reduce.out.shape))
+        cell = f"{self.params.write(pieces)}.v[int(gl_WorkGroupID.z) * {rows} + row]"
+        r.emit(f"if (live && lane == 0) {cell} = {pack(pieces.dtype, text)};", 0)
+
     def run(self) -> None:
         for instr in self.group.reduces:
             self.reduce(instr)
         self.store()
 
 
-def row_kernel(group: RowGroup) -> Kernel:
-    """Render the kernel of a row group."""
+def row_step(group: RowGroup) -> Step:
+    """The step of a row group: one kernel, or a reduction in pieces where a plan's rows are few and long."""
+    whole = _row_kernel(group)
+    (first, *more), space = group.reduces, group.space
+    plain = not more and first.attrs["fn"] in ("sum", "prod", "max", "min") and all(v.shape != space for v in group.outputs)
+    return _SplitStep(group, whole) if plain else whole
+
+
+class _SplitStep:
+    """A reduction that is one launch or two, by its sizes."""
+
+    def __init__(self, group: RowGroup, whole: Kernel):
+        self.group, self.whole = group, whole
+        self.label, self.reads, self.writes = whole.label, whole.reads, whole.writes
+        self._split: tuple[Kernel, Kernel] | None = None
+
+    def launches(self, at: At, limits: Limits) -> list[Launch]:
+        """Two launches for few long rows."""
+        space, axes = self.group.space, self.group.axes
+        rows = at(product(e for i, e in enumerate(space) if i not in axes))
+        cols = at(product(space[i] for i in axes))
+        if cols < 16 * PIECES or rows * cols < 64 * 1024 or rows * 32 > SMALL_GRID // 4:
+            return self.whole.launches(at, limits)
+        if self._split is None:
+            self._split = self._kernels()
+        return [launch for kernel in self._split for launch in kernel.launches(at, limits)]
+
+    def _kernels(self) -> tuple[Kernel, Kernel]:
+        group = self.group
+        (reduce,) = group.reduces
+        out = reduce.out
+        # sums of half floats stay in float32 between the launches
+        dtype = DType.F32 if out.dtype in (DType.F16, DType.BF16) else out.dtype
+        pieces = Value(dtype, (PIECES, *out.shape), "pieces")
+        first = _row_kernel(replace(group, outputs=(pieces,)), pieces=pieces)
+        again = Instr("reduce", (pieces,), (out,), {**reduce.attrs, "axes": (0,)}, reduce.source)
+        is_leaf = group.is_leaf
+        last = _row_kernel(
+            replace(group, space=pieces.shape, axes=(0,), reduces=(again,), is_leaf=lambda v: v is pieces or is_leaf(v))
+        )
+        return first, last
+
+
+def _row_kernel(group: RowGroup, pieces: Value | None = None) -> Kernel:
+    """Render the kernel of a row group. With *pieces*, each workgroup along z reduces one piece of the columns into it."""
     space, axes = group.space, group.axes
     outer = [i for i in range(len(space)) if i not in axes]
     probe = _RowRenderer(group, Params(), None)
-    probe.run()
+    if pieces is None:
+        probe.run()
+    else:
+        probe.reduce(group.reduces[0])
     accesses = [offset for _, offset in probe.r.loads]
     dense = linearize(probe.coords, space)
-    if any(v.shape == space for v in group.outputs):
+    if pieces is None and any(v.shape == space for v in group.outputs):
         accesses.append(dense)
     walked = accesses
-    if any(v.shape != space for v in group.outputs):
+    if pieces is not None or any(v.shape != space for v in group.outputs):
         accesses = [*accesses, linearize([probe.coords[i] for i in outer], [space[i] for i in outer])]
     runs = (
         merge_axes(probe.names, space, outer, accesses, probe.r.opaque),
         merge_axes(probe.names, space, axes, walked, probe.r.opaque),
     )
     params = Params()
-    made = _RowRenderer(group, params, runs)
-    made.run()
+    made = _RowRenderer(group, params, runs, pieces is not None)
+    if pieces is None:
+        made.run()
+    else:
+        made.reduce(group.reduces[0])
+        made.store_piece(pieces)
     rows, cols = product(space[i] for i in outer), product(space[i] for i in axes)
     col_names = [probe.names[i] for i in axes if space[i] != 1]
     # Neighbours walk rows when the columns are strided in what is read (a reduction over leading or middle axes).
@@ -266,6 +348,14 @@ def row_kernel(group: RowGroup) -> Kernel:
             # invocations past the last row go on with it, so that all of them meet at the barriers, but store nothing
             f"    bool live = row < {params.word(rows)};",
             f"    row = min(row, {params.word(rows)} - 1);",
+            *(
+                [
+                    f"    int piece_first = int(gl_WorkGroupID.z) * {params.word(ceil_div(cols, PIECES))};",
+                    f"    int piece_end = min(piece_first + {params.word(ceil_div(cols, PIECES))}, {params.word(cols)});",
+                ]
+                if pieces is not None
+                else []
+            ),
             *("    " + line for line in made.r.scopes[0].lines),
             "}",
         ]
@@ -273,19 +363,24 @@ def row_kernel(group: RowGroup) -> Kernel:
 
     def choose(at: At, limits: Limits) -> Variant:
         n_rows, n_cols = at(rows), at(cols)
+        if pieces is not None:
+            n_cols = -(-n_cols // PIECES)
         most = min(256, limits.max_workgroup_invocations)
         if row_fast:
             # 32 neighbouring rows make full memory transactions; more lanes only while there are few rows
             lanes = 1
             while lanes * 32 < most and lanes * 4 < n_cols and n_rows * lanes < 64 * 1024:
                 lanes *= 2
-            return Variant((32 * lanes, lanes), grid_of(workgroups(rows, 32)))
-        if n_rows < 64:
+            return Variant((32 * lanes, lanes), in_pieces(grid_of(workgroups(rows, 32))))
+        if n_rows * 256 < SMALL_GRID and n_cols >= 4096:
             most = min(1024, limits.max_workgroup_invocations)
         lanes = 1
         while lanes < most and lanes * 4 < n_cols:
             lanes *= 2
         size = max(lanes, min(64, limits.max_workgroup_invocations))
-        return Variant((size, lanes), grid_of(workgroups(rows, size // lanes)))
+        return Variant((size, lanes), in_pieces(grid_of(workgroups(rows, size // lanes))))
+
+    def in_pieces(grid: tuple[Extent, Extent, Extent]) -> tuple[Extent, Extent, Extent]:
+        return grid if pieces is None else (grid[0], grid[1], PIECES)
 
     return Kernel(group.label, params, body, tuple(made.r.reads), group.outputs, choose)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from onnx_vulkan.codegen.kernel import Step
 from onnx_vulkan.codegen.loop import loop_kernel
 from onnx_vulkan.codegen.render import INLINE_OPS
-from onnx_vulkan.codegen.row import RowGroup, row_kernel
+from onnx_vulkan.codegen.row import RowGroup, row_step
 from onnx_vulkan.codegen.view import strided_view
 from onnx_vulkan.fuse.dataflow import VIEW_OPS, Dataflow
 from onnx_vulkan.fuse.regions import Region, epilogue, row_region
@@ -217,7 +217,7 @@ class _Fuser:
                     producers,
                     is_leaf,
                 )
-                built.append((position, row_kernel(row)))
+                built.append((position, row_step(row)))
             else:
                 group = Group(first, region.exports, producers, is_leaf)
                 built.append((position, build(group)))
