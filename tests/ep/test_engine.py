@@ -331,3 +331,35 @@ def test_extents_that_happen_to_be_equal_or_one() -> None:
     session = vulkan_session(model)
     for m, k in ((3, 1), (1, 3), (3, 3), (1, 1), (3, 1)):
         agree(session, model, {"x": floats(3, 3), "z": floats(m, k)})
+
+
+def test_device_cache_that_grows() -> None:
+    """A decoder's cache stays on the device: each step appends a row, few plans serve all lengths, only the result comes down."""
+    nodes = [
+        helper.make_node("Concat", ["past", "x"], ["present"], axis=0),
+        helper.make_node("ReduceSum", ["present", "first"], ["y"], keepdims=0),
+    ]
+    model = make_model(
+        nodes, {"past": ["p", 8], "x": [1, 8]}, {"present": ["p + 1", 8], "y": [8]}, {"first": np.array([0])}, opset=18
+    )
+    session = device_session(model)
+    cache = ort.OrtValue.ortvalue_from_numpy(np.zeros((0, 8), np.float32), "gpu", 0, lib.OV_ORT_VENDOR_ID)
+    total = np.zeros(8, np.float32)
+    start = Device.get().counters()["plans_made"]
+    for step in range(40):
+        row = floats(1, 8)
+        total += row[0]
+        grown = ort.OrtValue.ortvalue_from_shape_and_type([step + 1, 8], np.float32, "gpu", 0, lib.OV_ORT_VENDOR_ID)
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("past", cache)
+        binding.bind_cpu_input("x", row)
+        binding.bind_ortvalue_output("present", grown)
+        binding.bind_output("y", "cpu")
+        before = Device.get().counters()["downloaded_bytes"]
+        session.run_with_iobinding(binding)
+        y = next(a for a in binding.copy_outputs_to_cpu() if a.ndim == 1)
+        np.testing.assert_allclose(y, total, rtol=1e-4, atol=1e-5)
+        assert Device.get().counters()["downloaded_bytes"] - before <= 2 * y.nbytes
+        cache = grown
+    assert cache.numpy().shape == (40, 8)
+    assert Device.get().counters()["plans_made"] - start <= 4
