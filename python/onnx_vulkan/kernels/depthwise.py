@@ -13,6 +13,7 @@ from onnx_vulkan.kernels.product import Destination, store
 __all__ = ["direct_kernel", "is_narrow"]
 
 NARROW = 16
+FEW_CHANNELS = 2
 WIDTHS = (3, 5, 7)
 """Kernel widths that a thread's registers are laid out for, at strides 1 and 2 (together at most 6 variants)."""
 ENOUGH_THREADS = 1 << 17
@@ -20,14 +21,16 @@ ENOUGH_THREADS = 1 << 17
 
 
 def is_narrow(groups: int, per_group: Extent, out_group: Extent) -> bool:
-    """Whether a group's matrix is so narrow that a tile of 32 columns would stay half empty: mostly depthwise convolution."""
-    return (
-        groups > 1
-        and isinstance(out_group, int)
-        and out_group < NARROW
-        and isinstance(per_group, int)
-        and per_group <= 2 * NARROW
-    )
+    """Whether a group's matrix is so narrow that a tile of 32 columns would stay half empty: depthwise convolution above all.
+
+    A whole convolution is narrow only with a handful of output channels (the last layer of a segmentation head: one): its inputs
+    are read once for each of them.
+    """
+    if not isinstance(out_group, int) or not isinstance(per_group, int):
+        return False
+    if groups == 1:
+        return out_group <= FEW_CHANNELS and per_group <= 4 * NARROW
+    return out_group < NARROW and per_group <= 2 * NARROW
 
 
 def direct_kernel(group: Group) -> Kernel:
