@@ -19,6 +19,11 @@ At = Callable[[Extent], int]
 """Evaluates an extent at this plan's sizes (run-time symbols at their capacity). One with run-time symbols has a method
 ``varies(extent)``, see :func:`is_multiple`."""
 
+RECORD_MAIN = """void main() {
+    P = record.values;
+    kernel_main();
+}"""
+
 MAX_GRID = 65535
 """Vulkan's guaranteed workgroup count in each direction; larger grids are folded into two directions."""
 
@@ -139,7 +144,7 @@ class Kernel:
                 '#include "prelude.glsl"',
                 self.params.declarations(in_record=in_record),
                 self._functions,
-                body,
+                *(["#define main kernel_main", body, "#undef main", RECORD_MAIN] if in_record else [body]),
                 "",
             ]
         )

@@ -133,8 +133,13 @@ class Params:
             lines.append(f"{align} readonly restrict buffer {name}R {{ {storage} v[]; }};")
         members = " ".join(f"{p.glsl} {p.name};" for p in self.layout()) or "uint unused;"
         if in_record:
-            lines.append(f"layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Record {{ {members} }};")
-            lines.append("layout(push_constant, scalar) uniform Push { Record P; };")
+            lines.append(f"struct Values {{ {members} }};")
+            lines.append(
+                "layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Record { Values values; };"
+            )
+            lines.append("layout(push_constant, scalar) uniform Push { Record record; };")
+            # Read once into registers: any store might else be to the record, and each use a load from memory.
+            lines.append("Values P;")
         else:
             lines.append(f"layout(push_constant, scalar) uniform Push {{ {members} }} P;")
         return "\n".join(lines)
