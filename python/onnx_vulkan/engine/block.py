@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,18 +13,26 @@ import numpy as np
 from onnx_vulkan.codegen.kernel import Kernel
 from onnx_vulkan.device import Device, Memory, ReplayBlock, Request, Shader
 from onnx_vulkan.dims import Dim
+from onnx_vulkan.engine import ahead
 from onnx_vulkan.engine.options import Options
 from onnx_vulkan.engine.promotion import Promotion
 from onnx_vulkan.engine.structure import Structure, build_structure, name_dims
 from onnx_vulkan.errors import InvalidInput, ModelError
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT
-from onnx_vulkan.plan.build import PlanInput, PlanRequest, build_plan
+from onnx_vulkan.plan.build import PlanInput, PlanRequest, build_plan, wanted_pipelines
 from onnx_vulkan.plan.table import PlanTables
 from onnx_vulkan.program.fold import constant_name
 from onnx_vulkan.program.ir import Value
 
 __all__ = ["Block", "DeviceLimits"]
+
+SCALES = (2.0, 0.5, 4.0, 0.25)
+"""Relative sizes whose variants are compiled ahead."""
+PIECE = 8
+"""Pipelines that the background thread compiles at a time."""
+PROMOTION_SHARE = 0.25
+"""The most of the device's memory that the arena of a plan with run-time dims may take on our own initiative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,9 @@ class Block:
         self.folded: dict[str, Value] = {}
         self.weights: dict[str, Memory] = {}
         self.promotion = Promotion(self.options)
-        self.plan_sizes: list[dict[str, int]] = []
+        ahead_of_need = self.options.compile_ahead
+        self.compile_ahead = device.info.kind != "cpu" if ahead_of_need is None else ahead_of_need
+        self._planned_ahead: set[object] = set()
         self._lock = threading.RLock()
         if self.options.memory_limit_bytes:
             device.set_memory_limit(self.options.memory_limit_bytes)
@@ -124,26 +135,78 @@ class Block:
             if structure is None:
                 structure = build_structure(self.graph, symbolic, numbers, host, self.folded)
                 self.structures.insert(0, structure)
+                if self.compile_ahead and numbers:
+                    self.later("sizes", self._compile_sizes, structure, numbers)
             runtime = self.promotion.runtime(symbolic, numbers)
-            request = PlanRequest(
-                steps=structure.steps,
-                aliases=structure.aliases,
-                inputs=[PlanInput(v, structure.host_values.get(v.name)) for v in structure.inputs],
-                outputs=structure.outputs,
-                guards=structure.guards,
-                numbers=numbers,
-                runtime=runtime,
-                limits=self.limits,
-                pipelines=self.pipelines,
-                weight=self.weight,
-                direct_output=self.device.info.kind in ("cpu", "integrated"),
-                external=self.external,
-                barrier_everywhere=self.options.barrier_everywhere,
-                guard_zones=self.options.guard_zones,
-            )
-            tables, hazards = build_plan(request)
-            self.last_hazards = hazards
+            chosen = runtime.all
+            if self.compile_ahead and runtime.all != runtime.at_once:
+                chosen = runtime.at_once
+                self.later(f"run-time {sorted(runtime.all.items())}", self._promote, structure, numbers, runtime.all)
+            tables, self.last_hazards = build_plan(self.request(structure, numbers, chosen))
             return tables
+
+    def request(self, structure: Structure, numbers: Mapping[str, int], runtime: Mapping[str, int]) -> PlanRequest:
+        """What the plan of *structure* at these numbers is made from."""
+        return PlanRequest(
+            steps=structure.steps,
+            aliases=structure.aliases,
+            inputs=[PlanInput(v, structure.host_values.get(v.name)) for v in structure.inputs],
+            outputs=structure.outputs,
+            guards=structure.guards,
+            numbers=numbers,
+            runtime=runtime,
+            limits=self.limits,
+            pipelines=self.pipelines,
+            weight=self.weight,
+            direct_output=self.device.info.kind in ("cpu", "integrated"),
+            external=self.external,
+            barrier_everywhere=self.options.barrier_everywhere,
+            guard_zones=self.options.guard_zones,
+        )
+
+    # ------------------------------------------------------------------------------------------------ ahead of need
+    def later(self, what: str, job: Callable[..., Iterator[None]], structure: Structure, *arguments: Any) -> None:
+        """Run a job of this block on the background thread, once for each structure, unless the block is gone by then."""
+        key = (what, id(structure))
+        if key in self._planned_ahead:
+            return
+        self._planned_ahead.add(key)
+        method = weakref.WeakMethod(job)
+
+        def steps() -> Iterator[None]:
+            bound = method()
+            if bound is not None:
+                yield from bound(structure, *arguments)
+
+        ahead.submit(steps)
+
+    def _compile_sizes(self, structure: Structure, numbers: Mapping[str, int]) -> Iterator[None]:
+        """Compile the variants that smaller and larger inputs will choose."""
+        for scale in SCALES:
+            other = {name: max(round(n * scale), 1) for name, n in numbers.items()}
+            if all(g.holds(other) for g in structure.guards):
+                yield from self._compile(self.request(structure, other, {}))
+
+    def _promote(self, structure: Structure, numbers: Mapping[str, int], runtime: Mapping[str, int]) -> Iterator[None]:
+        """Make a plan with run-time dims, and have it serve from now on."""
+        request = self.request(structure, numbers, runtime)
+        yield from self._compile(request)
+        with self._lock:
+            if self.replay.native is None:
+                return
+            tables, self.last_hazards = build_plan(request)
+            budget, _ = self.device.heap()
+            if tables.arena_size <= budget * PROMOTION_SHARE:
+                self.replay.add_plan(tables)
+
+    def _compile(self, request: PlanRequest) -> Iterator[None]:
+        with self._lock:
+            wanted = wanted_pipelines(request)
+        for n in range(0, len(wanted), PIECE):
+            yield
+            if self.replay.native is None:
+                return
+            self.pipelines(wanted[n : n + PIECE])
 
     def pipelines(self, wanted: Sequence[tuple[Kernel, tuple[int, ...], bool]]) -> list[int]:
         """Pipeline handles for kernels in given variants."""

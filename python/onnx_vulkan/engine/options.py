@@ -19,6 +19,8 @@ class Options:
     ``release_arena``: give working memory back after each run. ``contexts``: how many runs may be in flight at once.
     ``runtime_dims``: named dims whose value changes from run to run, with their capacity; others are promoted by themselves
     when they are seen to change again and again. ``auto_runtime_dims`` turns that promotion off.
+    ``compile_ahead``: on a background thread, compile what other input sizes will need (None: yes on a GPU, no on a software
+    device, whose cores the model needs).
     ``guard_zones``: debug: every tensor in memory of its own, between poisoned zones that are checked after each run.
     ``barrier_everywhere``: debug: a barrier before every dispatch.
     """
@@ -30,5 +32,6 @@ class Options:
     contexts: int = 2
     runtime_dims: Mapping[str, int] = field(default_factory=dict)
     auto_runtime_dims: bool = True
+    compile_ahead: bool | None = None
     guard_zones: bool = False
     barrier_everywhere: bool = False

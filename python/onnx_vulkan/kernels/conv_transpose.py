@@ -65,7 +65,7 @@ class _Phases:
         return next((k for k in range(self.step) if k * self.dilation % self.stride == p), self.kernel)
 
     def begin(self, params: Params, d: int) -> list[str]:
-        """Statements that set, from p{d}, f{d} (the phase's first output), first{d} and lead{d} (its output 0 and tap 0's input)."""
+        """Statements that set, from p{d}, f{d} (the first output), first{d} and lead{d} (output 0 and tap 0's input)."""
         s = self.stride
         pad, whole = params.word(self.pad % s), params.word(self.pad // s)
         lines = [f"f{d} = p{d} - {pad} + (p{d} < {pad} ? {s} : 0);"]

@@ -34,7 +34,7 @@ from onnx_vulkan.plan.table import (
 )
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["PlanInput", "PlanOutput", "PlanRequest", "Range", "build_plan"]
+__all__ = ["PlanInput", "PlanOutput", "PlanRequest", "Range", "build_plan", "wanted_pipelines"]
 
 MAX_ELEMENTS = (1 << 31) - 1
 """Kernels index elements with 32-bit integers."""
@@ -199,7 +199,7 @@ class _Planner:
         inner = [v for v in first if v not in self.where]
         written = {v for launch in self.launches for v in launch.kernel.writes}
         for v in inner:
-            if v not in written:
+            if v not in written and self.bytes_of(v):
                 raise AssertionError(f"{v!r} is read by a kernel, but no step writes it")
         if q.guard_zones:
             return self.place_apart(inner), input_size, output_size
@@ -248,17 +248,21 @@ class _Planner:
         row.update(fields, op=int(op))
         self.t.commands.append(tuple(row.values()))
 
+    def wanted(self) -> dict[tuple[Kernel, tuple[int, ...], bool], int]:
+        """The pipelines of all launches, numbered."""
+        found: dict[tuple[Kernel, tuple[int, ...], bool], int] = {}
+        for launch in self.launches:
+            found.setdefault((launch.kernel, launch.variant.spec, self.needs_record(launch)), len(found))
+        return found
+
     def emit(self) -> list[int]:
         """Commands for all launches; returns the pipelines."""
-        in_record = [self.needs_record(launch) for launch in self.launches]
-        wanted: dict[tuple[Kernel, tuple[int, ...], bool], int] = {}
-        for launch, record in zip(self.launches, in_record, strict=True):
-            wanted.setdefault((launch.kernel, launch.variant.spec, record), len(wanted))
+        wanted = self.wanted()
         pipelines = list(self.q.pipelines(list(wanted)))
         pending_reads: list[Range] = []
         pending_writes: list[Range] = []
-        for launch, record in zip(self.launches, in_record, strict=True):
-            kernel = launch.kernel
+        for launch in self.launches:
+            kernel, record = launch.kernel, self.needs_record(launch)
             reads = [r for r in map(self.range_of, kernel.reads) if r is not None]
             writes = [r for r in map(self.range_of, kernel.writes) if r is not None]
             grid = launch.variant.grid
@@ -428,6 +432,14 @@ def _bind(e: Extent, numbers: Mapping[str, int], runtime: Mapping[str, int]) -> 
 def _conflict(reads: Sequence[Range], writes: Sequence[Range], before_r: Sequence[Range], before_w: Sequence[Range]) -> bool:
     """Whether a launch must wait: it reads or writes what was written, or writes what was read, since the last barrier."""
     return any(a.overlaps(b) for b in before_w for a in (*reads, *writes)) or any(a.overlaps(b) for b in before_r for a in writes)
+
+
+def wanted_pipelines(request: PlanRequest) -> list[tuple[Kernel, tuple[int, ...], bool]]:
+    """The pipelines that the plan of *request* will ask for."""
+    planner = _Planner(request)
+    planner.schedule()
+    planner.place()
+    return list(planner.wanted())
 
 
 def build_plan(request: PlanRequest) -> tuple[PlanTables, list[tuple[list[Range], list[Range]]]]:
