@@ -7,8 +7,8 @@
 // Grid: one dimension (folded past 65535) over channels (fastest), column tiles, rows (batch and the other spatial axes).
 //
 // The includer has included conv_direct_variant.glsl and defined: T, MAD, ROWS, SIZE_X (outputs on the last axis), SIZE_C (output
-// channels) with DIVIDE_C(i), TAPS (of the axes but the last), TAPS_X, PER_GROUP (input channels a group), CHANNELS (of the
-// input), EXTENT_X, W_TAP and W_CHANNEL (strides of the weights along taps and input channels), and
+// channels) with DIVIDE_C(i), TAPS (of the axes but the last; 0 for an empty image), TAPS_X, PER_GROUP (input channels a group),
+// CHANNELS (of the input), EXTENT_X, W_TAP and W_CHANNEL (strides of the weights along taps and input channels), and
 //   void begin(int row, int channel)               sets x_base and w_base: the first input channel of the group, and its weight
 //   bool source(int tap, out int at)               where the input row of a tap of the outer axes starts, if it is inside
 //   int column(int x, int tap)                     the input column of tap `tap` of output x; negative or too large: outside
@@ -28,17 +28,19 @@ void main() {
     begin(row, channel);
     T acc[COLUMNS];
     [[unroll]] for (int c = 0; c < COLUMNS; c++) acc[c] = T(0);
+    // Loads stand under no condition: behind a branch, a GPU's compiler waits for each before it starts the next. What is outside
+    // reads an element inside and counts as 0.
     for (int tap = 0; tap < TAPS; tap++) {
         int at;
-        if (!source(tap, at)) continue;
-        at += x_base;
+        bool inside = source(tap, at);
+        at = x_base + (inside ? at : 0);
         int w = w_base + tap * TAPS_X * W_TAP;
         if (WIDTH > 0) {
             T line[(COLUMNS - 1) * STRIDE + (WIDTH > 0 ? WIDTH : 1)];
             int first = column(x0, 0);
             [[unroll]] for (int j = 0; j < (COLUMNS - 1) * STRIDE + WIDTH; j++) {
-                line[j] = T(0);
-                if (uint(first + j) < uint(EXTENT_X)) line[j] = x_at(at + (first + j) * CHANNELS);
+                T x = x_at(at + clamp(first + j, 0, EXTENT_X - 1) * CHANNELS);
+                line[j] = inside && uint(first + j) < uint(EXTENT_X) ? x : T(0);
             }
             [[unroll]] for (int t = 0; t < WIDTH; t++) {
                 T weight = w_at(w + t * W_TAP);
@@ -46,11 +48,14 @@ void main() {
             }
         } else {
             for (int t = 0; t < TAPS_X; t++) {
+                int columns[COLUMNS];
+                [[unroll]] for (int c = 0; c < COLUMNS; c++) columns[c] = column(x0 + c, t);
                 for (int p = 0; p < PER_GROUP; p++) {
                     T weight = w_at(w + t * W_TAP + p * W_CHANNEL);
                     [[unroll]] for (int c = 0; c < COLUMNS; c++) {
-                        int j = column(x0 + c, t);
-                        if (uint(j) < uint(EXTENT_X)) acc[c] = MAD(x_at(at + j * CHANNELS + p), weight, acc[c]);
+                        T x = x_at(at + clamp(columns[c], 0, EXTENT_X - 1) * CHANNELS + p);
+                        x = inside && uint(columns[c]) < uint(EXTENT_X) ? x : T(0);
+                        acc[c] = MAD(x, weight, acc[c]);
                     }
                 }
             }

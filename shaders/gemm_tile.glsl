@@ -108,10 +108,12 @@ void main() {
     int share = (((SIZE_K + BK - 1) / BK + SPLITS - 1) / SPLITS) * BK;
     int k_first = split * share, k_end = min(k_first + share, SIZE_K);
 
-    // Warps of 32 cover 4 x 8 blocks: 12 distinct quads a step instead of 18 for 2 x 16.
+    // 32 threads in a row cover 4 x 8 blocks: 12 distinct quads a step instead of 18 for 2 x 16. The lane's bits are dealt out so
+    // that lanes 2i and 2i+1 share a quad of B and lanes i and i+2 one of A: NVIDIA's shared memory then serves the quads of half a
+    // warp at once instead of a quarter.
     int lane = thread % 32, warp = thread / 32;
-    int row = warp / (THREADS_N / 8) * 4 + lane / 8;
-    int column = warp % (THREADS_N / 8) * 8 + lane % 8;
+    int row = warp / (THREADS_N / 8) * 4 + lane / 16 * 2 + lane % 2;
+    int column = warp % (THREADS_N / 8) * 8 + lane / 2 % 8;
 
     begin(z);
     [[unroll]] for (int i = 0; i < QUADS_A; i++) {
@@ -127,7 +129,7 @@ void main() {
     barrier();
     int at = 0;
     for (int k = k_first; k < k_end; k += BK) {
-        bool more = k + BK < k_end;
+        bool more = k + BK < k_end;  // the same for all threads
         if (more) fetch(k + BK, k_end, n0);
         multiply(at, row, column);
         at = STEP_SIZE - at;
@@ -136,17 +138,18 @@ void main() {
     }
 
     // Out through shared memory: stores (and the loads of an epilogue) then run along rows, and its code is there once.
+    // (Loops count by one: a loop that counts by STAGE was not unrolled by one driver, and kept the sums in memory all along.)
     [[unroll]] for (int i = 0; i < TM / 4; i++) {
-        [[unroll]] for (int c = 0; c < 4; c += STAGE) {
+        [[unroll]] for (int c = 0; c < 4 / STAGE; c++) {
             [[unroll]] for (int s = 0; s < STAGE; s++) {
                 [[unroll]] for (int j = 0; j < TN / 4; j++) {
-                    pool[(row * STAGE + s) * PITCH_B + j * THREADS_N + column] = acc[(i * 4 + c + s) * (TN / 4) + j];
+                    pool[(row * STAGE + s) * PITCH_B + j * THREADS_N + column] = acc[(i * 4 + c * STAGE + s) * (TN / 4) + j];
                 }
             }
             barrier();
             for (int e = thread; e < THREADS_M * STAGE * BN; e += THREADS) {
                 int r = e / BN, n = e % BN;
-                int m = m0 + (i * THREADS_M + r / STAGE) * 4 + c + r % STAGE;
+                int m = m0 + (i * THREADS_M + r / STAGE) * 4 + c * STAGE + r % STAGE;
                 if (m < SIZE_M && n0 + n < SIZE_N) store(z, m, n0 + n, split, pool[r * PITCH_B + n / 4][n % 4]);
             }
             barrier();

@@ -101,6 +101,7 @@ def conv(
         dict(x=(0, 8, 8, 16), kernel=(3, 3), m=4),
         dict(x=(1, 2, 2, 16), kernel=(3, 3), m=4, out=(0, 0)),
         dict(x=(1, 5, 5, 0), kernel=(3, 3), m=20),
+        dict(x=(1, 0, 5, 8), kernel=(3, 3), m=20, begin=(2, 1)),
     ],
     ids=str,
 )
@@ -117,6 +118,7 @@ def test_conv(case: dict[str, Any]) -> None:
         dict(x=(1, 9, 10, 6), kernel=(5, 5), m=12, groups=6, begin=(4, 4), dilations=(2, 2)),
         dict(x=(1, 9, 10, 6), kernel=(2, 4), m=6, groups=6, strides=(3, 3)),
         dict(x=(2, 19, 6), kernel=(3,), m=6, groups=6, begin=(1,)),
+        dict(x=(2, 3, 0, 6), kernel=(3, 3), m=6, groups=6, begin=(1, 1)),
         dict(x=(1, 5, 6, 7, 4), kernel=(3, 3, 3), m=8, groups=4, begin=(1, 1, 1)),
         dict(x=(1, 9, 10, 6), kernel=(3, 3), m=8, groups=2, begin=(1, 0), end=(0, 2)),
     ],
@@ -126,16 +128,15 @@ def test_narrow_groups(case: dict[str, Any]) -> None:
     conv(**case)
 
 
-@pytest.mark.parametrize("each", [2, 4])
-def test_several_columns_a_thread(monkeypatch: pytest.MonkeyPatch, each: int) -> None:
-    monkeypatch.setattr("onnx_vulkan.kernels.depthwise.ENOUGH_THREADS", {2: 200, 4: 100}[each])
-    for stride in (1, 2):
-        conv((1, 9, 13, 6), (3, 3), 6, groups=6, begin=(1, 1), strides=(stride, stride), epilogue=True)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_eight_columns_a_thread(monkeypatch: pytest.MonkeyPatch, stride: int) -> None:
+    monkeypatch.setattr("onnx_vulkan.kernels.depthwise.MANY_OUTPUTS", 1)
+    conv((1, 9, 21, 6), (3, 3), 6, groups=6, begin=(1, 1), strides=(stride, stride), epilogue=True)
 
 
-@pytest.mark.parametrize("splits", [1, 4])
-@pytest.mark.parametrize("tile", [t for t in tiles.TILES if t.threads <= 128], ids=lambda t: f"{t.bm}x{t.bn}x{t.bk}")
-def test_tiles(monkeypatch: pytest.MonkeyPatch, tile: tiles.Tile, splits: int) -> None:
+@pytest.mark.parametrize(("index", "splits"), [(-4, 4), (-3, 1)])
+def test_tiles(monkeypatch: pytest.MonkeyPatch, index: int, splits: int) -> None:
+    tile = tiles.TILES[index]
     monkeypatch.setattr(products, "choose_tile", lambda *a: tiles.Choice(tile, splits))
     conv((1, 10, 9, 16), (3, 3), 36, begin=(1, 1), epilogue=True)
 

@@ -10,7 +10,7 @@ from onnx_vulkan.kernels.contract import ContractStep
 from onnx_vulkan.kernels.depthwise import direct_kernel, is_narrow
 from onnx_vulkan.kernels.operand import Matrix
 from onnx_vulkan.kernels.product import Destination, Sizes, TiledStep, refusal
-from onnx_vulkan.kernels.taps import Axis, image_functions
+from onnx_vulkan.kernels.taps import Axis, depth_of, image_functions
 from onnx_vulkan.kernels.tiles import Tile
 from onnx_vulkan.program.ir import Instr
 
@@ -45,8 +45,9 @@ def conv_step(group: Group) -> Step:
     out_group = columns // groups
     rows = product(out.shape[:-1])
     to = output_places(rank, groups, out_group)
-    weights = Matrix(w, 0, ((groups, out_group),), out_group, 1, product((*kernel, per_group)), columns)
-    sizes = Sizes(groups, rows, out_group, product((*kernel, per_group)))
+    depth = depth_of(x, kernel, per_group)
+    weights = Matrix(w, 0, ((groups, out_group),), out_group, 1, depth, columns)
+    sizes = Sizes(groups, rows, out_group, depth)
     if is_narrow(groups, per_group, out_group):
         return direct_kernel(group)
     pointwise = all(e == 1 for e in kernel) and all(s == 1 for s in attrs["strides"]) and all(p == 0 for p in attrs["pads_begin"])

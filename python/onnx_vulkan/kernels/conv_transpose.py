@@ -20,7 +20,7 @@ from onnx_vulkan.kernels.depthwise import direct_kernel, is_narrow
 from onnx_vulkan.kernels.indexing import split_index
 from onnx_vulkan.kernels.operand import reader
 from onnx_vulkan.kernels.product import Destination, Sizes, TiledStep, refusal
-from onnx_vulkan.kernels.taps import Axis, image_functions
+from onnx_vulkan.kernels.taps import Axis, depth_of, image_functions
 from onnx_vulkan.kernels.tiles import Tile
 from onnx_vulkan.program.ir import Instr
 
@@ -111,7 +111,7 @@ def conv_transpose_step(group: Group) -> Step:
     ]
     spatial = range(len(axes))
     rows = product([x.shape[0], *(a.places for a in axes)])
-    sizes = Sizes(groups * prod(a.stride for a in axes), rows, out_group, per_group * prod(a.taps for a in axes))
+    sizes = Sizes(groups * prod(a.stride for a in axes), rows, out_group, depth_of(x, [a.taps for a in axes], per_group))
 
     def operands(params: Params) -> str:
         image = [
@@ -140,16 +140,15 @@ void begin(int z) {{
     {body}
 }}
 T4 b_quad(int n, int k, int k_end) {{
-    T4 q = T4(0);
-    if (k >= k_end) return q;
     int channel = step_channel + k - step_k;
     Tap tap = step_tap;
     if (TAP_STEP == 0) tap = tap_of(k, channel);
-    if (tap.i0 == NOWHERE) return q;
-    int at = (({place}) * {params.word(channels)} + x_base + channel) * {params.word(out_group)};
+    bool inside = k < k_end && tap.i0 != NOWHERE;
+    int at = inside ? (({place}) * {params.word(channels)} + x_base + channel) * {params.word(out_group)} : 0;
+    T4 q;
     if (B_VECTOR) q = w_quad_at(at + min(n, SIZE_N - 4));
     else [[unroll]] for (int c = 0; c < 4; c++) q[c] = w_at(at + min(n + c, SIZE_N - 1));
-    return q;
+    return inside ? q : T4(0);
 }}
 """
 

@@ -9,6 +9,8 @@ from onnx_vulkan.kernels import Group
 from onnx_vulkan.kernels.indexing import split_index
 from onnx_vulkan.kernels.operand import accumulator, reader
 from onnx_vulkan.kernels.product import Destination, store
+from onnx_vulkan.kernels.taps import depth_of
+from onnx_vulkan.kernels.tiles import power_of_two
 
 __all__ = ["direct_kernel", "is_narrow"]
 
@@ -16,8 +18,7 @@ NARROW = 16
 FEW_CHANNELS = 2
 WIDTHS = (3, 5, 7)
 """Kernel widths that a thread's registers are laid out for, at strides 1 and 2 (together at most 6 variants)."""
-ENOUGH_THREADS = 1 << 17
-"""Threads that fill a large GPU about half (an H200 holds 270,000); below that, fewer outputs a thread."""
+MANY_OUTPUTS = 1 << 22
 
 
 def is_narrow(groups: int, per_group: Extent, out_group: Extent) -> bool:
@@ -72,7 +73,7 @@ def direct_kernel(group: Group) -> Kernel:
 #define SIZE_X {params.word(out.shape[rank - 2])}
 #define SIZE_C {params.word(columns)}
 #define DIVIDE_C(i) divide(i, {params.divisor(columns)})
-#define TAPS {params.word(product(kernel[:last]))}
+#define TAPS {params.word(depth_of(x, kernel[:last], 1))}
 #define TAPS_X {params.word(kernel[last])}
 #define PER_GROUP {params.word(per_group)}
 #define CHANNELS {params.word(channels)}
@@ -105,8 +106,10 @@ int column(int x, int tap) {{ return {coordinate(last, "x", "tap")}; }}
     def choose(at: At, limits: Limits) -> Variant:
         width, stride = at(kernel[last]), attrs["strides"][last]
         fixed = not transposed and at(per_group) == 1 and attrs["dilations"][last] == 1 and width in WIDTHS and stride in (1, 2)
+        # Measured on an H200: 4 outputs a thread are best down to 7 x 7 images, 8 only pay where there are very many.
         count = at(product(out.shape))
-        each = next((c for c in (4, 2) if fixed and count >= c * ENOUGH_THREADS and at(out.shape[rank - 2]) >= c), 1)
+        most = 8 if stride == 1 and count >= MANY_OUTPUTS else 4
+        each = min(most if fixed else 2, power_of_two(at(out.shape[rank - 2])))
         size = min(128, limits.max_workgroup_invocations)
         threads = product(out.shape[: rank - 2]) * ceil_div(out.shape[rank - 2], each) * columns
         return Variant((size, each, width if fixed else 0, stride if fixed else 1), grid_of(workgroups(threads, size)))

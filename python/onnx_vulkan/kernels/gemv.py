@@ -56,16 +56,17 @@ def skinny_launch(
 ) -> tuple[Launch, int]:
     """The launch and its number of splits; ``kernel(split)`` gives the kernel.
 
-    More lanes along K make narrower column tiles and so more workgroups. Below 8 column lanes (128 bytes of fp32 a row where the
-    columns are contiguous) memory is read in pieces too small, so what is still missing comes from splitting K.
+    More lanes along K make narrower column tiles and so more workgroups: four a core keep enough loads on their way (H200, 1 to 4
+    rows). At 4 column lanes, 64 bytes of fp32 a row where the columns are contiguous, memory is still read in whole sectors. Only
+    where that is not enough K is split, since adding the parts costs a second launch.
     """
     rows, columns, depth, batch = at(few.rows), at(wide.rows), at(sizes.k), at(sizes.z)
-    threads = min(128 if item > 4 else 256, limits.max_workgroup_invocations)
+    threads = min(128 if item > 4 or rows >= 8 else 256, limits.max_workgroup_invocations)
     mode = wide.mode(at)
     along_k = not mode & 1
-    lanes = min(power_of_two(-(-depth // 4)), 32) if along_k else 8
-    # a lane's fewest quads of k: below 4 the sums through shared memory cost more than the product
-    while lanes < threads // 8 and depth >= 32 * lanes and batch * -(-columns // (threads // lanes * 4)) < 2 * CORES:
+    lanes = min(power_of_two(-(-depth // 4)), 16) if along_k else 8
+    # every lane has at least two quads of K
+    while lanes < threads // 4 and depth >= 16 * lanes and batch * -(-columns // (threads // lanes * 4)) < 4 * CORES:
         lanes *= 2
     groups = batch * -(-columns // (threads // lanes * 4))
     splits = 1

@@ -106,9 +106,10 @@ class Matrix:
     def functions(self, params: Params, name: str) -> str:
         """``{name}_begin(int z)`` and ``T4 {name}_quad(int row, int k, int k_end)``.
 
-        A row past the end reads the last one instead (its sums are not stored), so only K is tested.
+        Loads stand under no condition: behind a branch, a GPU's compiler waits for each before it starts the next. So what lies
+        outside reads the last element inside; along K it then becomes 0, along the rows its sums are not stored.
         """
-        upper, rows = name.upper(), params.word(self.rows)
+        upper, rows, depth = name.upper(), params.word(self.rows), params.word(self.depth)
 
         def element(row: str, k: str) -> str:
             return strided_sum(params, [(f"{name}_base", 1), (row, self.row), (k, self.k)])
@@ -119,22 +120,27 @@ void {name}_begin(int z) {{
     {name}_base = {self._batch_offset(params)};
 }}
 T4 {name}_quad(int row, int k, int k_end) {{
-    T4 q = T4(0);
+    T4 q;
     if ({upper}_ALONG_K) {{
         row = min(row, {rows} - 1);
         if ({upper}_VECTOR) {{
-            if (k < k_end) q = {name}_quad_at({element("row", "k")});
+            q = {name}_quad_at({element("row", f"min(k, {depth} - 4)")});
         }} else {{
-            [[unroll]] for (int c = 0; c < 4; c++) if (k + c < k_end) q[c] = {name}_at({element("row", "(k + c)")});
+            [[unroll]] for (int c = 0; c < 4; c++) {{
+                T x = {name}_at({element("row", f"min(k + c, {depth} - 1)")});
+                q[c] = k + c < k_end ? x : T(0);
+            }}
+            return q;
         }}
-    }} else if (k < k_end) {{
+    }} else {{
+        int inside = min(k, {depth} - 1);
         if ({upper}_VECTOR) {{
-            q = {name}_quad_at({element(f"min(row, {rows} - 4)", "k")});
+            q = {name}_quad_at({element(f"min(row, {rows} - 4)", "inside")});
         }} else {{
-            [[unroll]] for (int c = 0; c < 4; c++) q[c] = {name}_at({element(f"min(row + c, {rows} - 1)", "k")});
+            [[unroll]] for (int c = 0; c < 4; c++) q[c] = {name}_at({element(f"min(row + c, {rows} - 1)", "inside")});
         }}
     }}
-    return q;
+    return k < k_end ? q : T4(0);
 }}
 """
 

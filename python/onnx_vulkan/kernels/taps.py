@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onnx_vulkan.codegen.params import Params
-from onnx_vulkan.dims import Extent, product
+from onnx_vulkan.dims import Extent, minimum, product
 from onnx_vulkan.kernels.indexing import split_index
 from onnx_vulkan.kernels.operand import reader
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["Axis", "image_functions"]
+__all__ = ["Axis", "depth_of", "image_functions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,18 @@ class Axis:
     valid: str = ""
 
 
+def depth_of(x: Value, taps: Sequence[Extent], per_group: Extent) -> Extent:
+    """The extent of the K axis: taps times channels, and 0 for an empty image, which only padding can be read from."""
+    return product([*taps, per_group, minimum(product(x.shape), 1)])
+
+
 def image_functions(params: Params, x: Value, axes: Sequence[Axis], batch: Extent, per_group: Extent) -> str:
     """``A_ROW``, ``a_row``, ``k_step`` and ``a_quad`` of ``gemm_tile.glsl`` for image *x* ``[batch, *extents, C]``, *per_group*
     channels from ``x_base`` on (which ``begin`` sets); ``Tap tap_of(int k, out int channel)`` for an operand of weights.
 
     With TAP_STEP every step of K lies in one tap, so that its place is worked out once a step; with A_VECTOR every quad does.
+    Loads stand under no condition (see ``operand.Matrix``): what is outside reads the first element, so an empty image must come
+    with an empty K axis (:func:`depth_of`).
     """
     rank = len(axes)
     names = [f"i{d}" for d in range(rank)]
@@ -102,22 +109,22 @@ void k_step(int k) {{
 bool is_inside(Row row, Tap tap) {{ return {inside}; }}
 
 T4 a_quad(Row row, int k, int k_end) {{
-    T4 q = T4(0);
+    T4 q;
     if (A_VECTOR) {{
-        if (k < k_end) {{
-            int channel = step_channel + k - step_k;
-            Tap tap = step_tap;
-            if (TAP_STEP == 0) tap = tap_of(k, channel);
-            if (is_inside(row, tap)) q = x_quad_at(row.at + tap.at + channel);
-        }}
+        int channel = step_channel + k - step_k;
+        Tap tap = step_tap;
+        if (TAP_STEP == 0) tap = tap_of(k, channel);
+        bool inside = k < k_end && is_inside(row, tap);
+        q = x_quad_at(inside ? row.at + tap.at + channel : 0);
+        q = inside ? q : T4(0);
     }} else {{
         [[unroll]] for (int c = 0; c < 4; c++) {{
-            if (k + c < k_end) {{
-                int channel = step_channel + k + c - step_k;
-                Tap tap = step_tap;
-                if (TAP_STEP == 0) tap = tap_of(k + c, channel);
-                if (is_inside(row, tap)) q[c] = x_at(row.at + tap.at + channel);
-            }}
+            int channel = step_channel + k + c - step_k;
+            Tap tap = step_tap;
+            if (TAP_STEP == 0) tap = tap_of(k + c, channel);
+            bool inside = k + c < k_end && is_inside(row, tap);
+            T x = x_at(inside ? row.at + tap.at + channel : 0);
+            q[c] = inside ? x : T(0);
         }}
     }}
     return q;

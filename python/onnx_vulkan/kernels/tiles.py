@@ -24,7 +24,7 @@ SCRATCH_ELEMENTS = 1 << 22
 class Tile:
     """``bm x bn`` results a workgroup in steps of ``bk`` along K, ``tm x tn`` a thread (multiples of 4).
 
-    ``efficiency`` is the share of peak that a full device reaches with it, relative to the largest.
+    ``efficiency`` is the share of its multiply-add rate that a full core keeps, ``resident`` how many workgroups a core holds.
     """
 
     bm: int
@@ -33,6 +33,7 @@ class Tile:
     tm: int
     tn: int
     efficiency: float
+    resident: int
 
     @property
     def threads(self) -> int:
@@ -45,20 +46,25 @@ class Tile:
 
 
 TILES = (
-    Tile(128, 128, 16, 8, 8, 1.0),
-    Tile(128, 128, 8, 8, 8, 0.95),  # for 32 KiB of shared memory
-    Tile(128, 64, 16, 8, 4, 0.85),
-    Tile(64, 64, 16, 4, 4, 0.7),
-    Tile(64, 64, 8, 8, 4, 0.6),  # for 64-bit elements in 32 KiB
-    Tile(64, 32, 16, 4, 4, 0.55),
-    Tile(32, 32, 16, 4, 4, 0.45),
-    Tile(32, 32, 8, 4, 4, 0.4),
+    Tile(128, 128, 16, 8, 8, 0.75, 2),
+    Tile(128, 128, 8, 8, 8, 0.65, 2),  # for 32 KiB of shared memory
+    Tile(128, 64, 16, 8, 4, 0.62, 3),
+    Tile(64, 64, 16, 8, 4, 0.65, 6),
+    Tile(64, 64, 32, 8, 4, 0.5, 5),  # fewer, longer steps: where waiting for memory is what takes the time
+    Tile(64, 64, 8, 8, 4, 0.5, 6),  # for 64-bit elements in 32 KiB
+    Tile(32, 128, 16, 4, 8, 0.55, 6),  # few rows
+    Tile(64, 32, 16, 4, 4, 0.52, 8),
+    Tile(32, 32, 16, 4, 4, 0.4, 12),
+    Tile(32, 32, 32, 4, 4, 0.35, 8),
+    Tile(32, 32, 8, 4, 4, 0.3, 12),
 )
 
-STEP_COST = 600 * 128
-"""Multiply-adds that a core could do while one step of K waits for memory when nothing else runs on it."""
-LAUNCH_COST = 3400 * 128
-"""The same for a second, dependent launch (2 us on an H200)."""
+LANES = 128
+"""Multiply-adds that a core makes in a cycle."""
+WAIT = 500
+"""Cycles of a step that pass in waiting (memory, barriers) and that only other workgroups of the core can fill."""
+LAUNCH = 5000
+"""Cycles of a second, dependent launch with its barrier (2.5 us on an H200)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +80,22 @@ def power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def choose_tile(rows: int, columns: int, depth: int, batch: int, item: int, limits: Limits) -> Choice:
-    """The cheapest tile and split for ``batch`` products of ``rows x depth`` by ``depth x columns``, *item* bytes an element.
+def cycles(tile: Tile, groups: int, steps: int) -> float:
+    """An estimate of the cycles that *groups* workgroups of *steps* steps each take on ``CORES`` cores.
 
-    The estimate: rounds of ``CORES`` workgroups, each as long as its multiply-adds at the tile's efficiency, but no shorter than
-    the waits of its steps; a split adds a launch. It is exact enough to choose, and says nothing of milliseconds.
+    Workgroups that share a core take turns: a step of all of them lasts as long as their multiply-adds, but no less than one's
+    own with its waiting. Good enough to choose by; it says nothing of milliseconds.
     """
+    work = tile.bm * tile.bn * tile.bk / LANES / tile.efficiency
+    rounds, rest = divmod(-(-groups // CORES), tile.resident)
+    step = rounds * max(work + WAIT, tile.resident * work)
+    if rest:
+        step += max(work + WAIT, rest * work)
+    return step * steps
+
+
+def choose_tile(rows: int, columns: int, depth: int, batch: int, item: int, limits: Limits) -> Choice:
+    """The cheapest tile and split for ``batch`` products of ``rows x depth`` by ``depth x columns``, *item* bytes an element."""
     best: tuple[float, Choice] | None = None
     for tile in TILES:
         if tile.threads > limits.max_workgroup_invocations or tile.shared_memory(item) > limits.max_shared_memory:
@@ -89,16 +105,14 @@ def choose_tile(rows: int, columns: int, depth: int, batch: int, item: int, limi
         tiles = -(-rows // tile.bm) * -(-columns // tile.bn) * batch
         steps = max(-(-depth // tile.bk), 1)
         splits = 1
-        while splits <= MAX_SPLITS:
-            # a split of fewer than 4 steps only moves sums about
-            if splits > 1 and (steps < 4 * splits or splits * rows * columns * batch > SCRATCH_ELEMENTS):
-                break
-            groups = tiles * splits
-            rounds = 1.0 if groups <= CORES else (float(-(-groups // CORES)) if groups <= 4 * CORES else groups / CORES)
-            step = max(tile.bm * tile.bn * tile.bk / tile.efficiency, STEP_COST if groups <= CORES else 0)
-            cost = rounds * step * -(-steps // splits)
+        # a split of fewer than 4 steps only moves sums about
+        while splits == 1 or (
+            splits <= MAX_SPLITS and steps >= 4 * splits and splits * rows * columns * batch <= SCRATCH_ELEMENTS
+        ):
+            cost = cycles(tile, tiles * splits, -(-steps // splits))
             if splits > 1:
-                cost += LAUNCH_COST + 4.0 * splits * rows * columns * batch * 32 / CORES
+                # the sums are written and read once: about 16 bytes a cycle and core
+                cost += LAUNCH + 2 * splits * rows * columns * batch * item / (16 * CORES)
             if best is None or cost < best[0]:
                 best = cost, Choice(tile, splits)
             splits *= 2
