@@ -38,13 +38,11 @@ def gates(request: pytest.FixtureRequest) -> Iterator[Gates]:
         GATES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
-@pytest.fixture(params=MODELS, ids=lambda model: model.name)
-def model(request: pytest.FixtureRequest) -> Model:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each model that this machine can run in reasonable time."""
-    wanted: Model = request.param
-    if wanted.heavy and not request.config.getoption("--heavy"):
-        pytest.skip("too slow for a software driver; --heavy runs it")
-    return wanted
+    if "model" in metafunc.fixturenames:
+        models = [m for m in MODELS if metafunc.config.getoption("--heavy") or not m.heavy]
+        metafunc.parametrize("model", models, ids=lambda model: model.name)
 
 
 def assert_right(model: Model, case: int, names: Sequence[str], got: Sequence[Array]) -> None:
