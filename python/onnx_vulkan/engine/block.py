@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from onnx_vulkan.graph import Graph
 from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT
 from onnx_vulkan.plan.build import PlanInput, PlanRequest, build_plan, wanted_pipelines
 from onnx_vulkan.plan.table import PlanTables
+from onnx_vulkan.plan.verify import verify_plan
 from onnx_vulkan.program.fold import constant_name
 from onnx_vulkan.program.ir import Value
 
@@ -142,8 +144,14 @@ class Block:
             if self.compile_ahead and runtime.all != runtime.at_once:
                 chosen = runtime.at_once
                 self.later(f"run-time {sorted(runtime.all.items())}", self._promote, structure, numbers, runtime.all)
-            tables, self.last_hazards = build_plan(self.request(structure, numbers, chosen))
-            return tables
+            return self.tables(self.request(structure, numbers, chosen))
+
+    def tables(self, request: PlanRequest) -> PlanTables:
+        """The plan of a request, its barriers proved when ``ONNX_VULKAN_VERIFY_PLANS=1`` (the tests run so)."""
+        tables, accesses = build_plan(request)
+        if os.environ.get("ONNX_VULKAN_VERIFY_PLANS") == "1":
+            verify_plan(tables.commands, accesses)
+        return tables
 
     def request(self, structure: Structure, numbers: Mapping[str, int], runtime: Mapping[str, int]) -> PlanRequest:
         """What the plan of *structure* at these numbers is made from."""
@@ -194,7 +202,7 @@ class Block:
         with self._lock:
             if self.replay.native is None:
                 return
-            tables, self.last_hazards = build_plan(request)
+            tables = self.tables(request)
             budget, _ = self.device.heap()
             if tables.arena_size <= budget * PROMOTION_SHARE:
                 self.replay.add_plan(tables)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx_vulkan.plan.build import Range
 from onnx_vulkan.plan.table import Op
 
-__all__ = ["Hazard", "find_hazards"]
+__all__ = ["Hazard", "find_hazards", "verify_plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,13 @@ def find_hazards(commands: NDArray[np.void], accesses: Sequence[tuple[Sequence[R
             for m in since:
                 found += _clashes("read-after-write", m, n, accesses[m][1], [source])
     return found
+
+
+def verify_plan(commands: NDArray[np.void], accesses: Sequence[tuple[Sequence[Range], Sequence[Range]]]) -> None:
+    """Raise AssertionError with every hazard of a plan."""
+    found = find_hazards(commands, accesses)
+    if found:
+        raise AssertionError(f"the plan has {len(found)} hazards: " + "; ".join(map(str, found[:8])))
 
 
 def _clashes(kind: str, first: int, second: int, a: Sequence[Range], b: Sequence[Range]) -> list[Hazard]:
