@@ -41,10 +41,14 @@ typedef struct ov_ort_state {
     const void *api_base, *api, *ep_api;
     uint32_t version;
     volatile int ready;
-    ov_device *device; // whose memory the allocator and the data transfer use; set by Python, which keeps it alive
+    OrtMemoryInfo *memory_info; // of our device memory; made by Python once, and never released
+    ov_device *device;          // whose memory the allocator and the data transfer use; set by Python, which keeps it alive
 } ov_ort_state;
 
 extern ov_ort_state ov_ort;
+
+// How many allocations ORT holds in device memory.
+size_t ov_ort_live_allocations(void);
 
 // The vendor id of our device memory in ORT. Not a PCI id (those have 16 bits): ORT takes memories with equal ids for the same,
 // and a pointer of the CUDA EP means nothing to us.

@@ -21,16 +21,16 @@ typedef struct piece {
 
 enum { BUCKETS = 1024 };
 static piece *pieces[BUCKETS];
+static size_t n_pieces;
 static pthread_mutex_t pieces_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static piece **bucket_of(uint64_t address) {
     return &pieces[(address >> 8) % BUCKETS];
 } // addresses are multiples of 256
 
-typedef struct ov_ort_allocator {
-    void *slots[OrtAllocator_SLOTS];
-    const OrtMemoryInfo *info; // ORT's, as long-lived as the OrtEpDevice
-} ov_ort_allocator;
+// Static like the factory: device values may outlive the registration. Its memory info is the one that Python made for the
+// OrtEpDevice and keeps.
+static void *allocator[OrtAllocator_SLOTS];
 
 static void *memory_alloc(void *self, size_t size) {
     (void)self;
@@ -58,6 +58,7 @@ static void *memory_alloc(void *self, size_t size) {
     piece **bucket = bucket_of(p->address);
     p->next = *bucket;
     *bucket = p;
+    n_pieces++;
     pthread_mutex_unlock(&pieces_lock);
     return (void *)(uintptr_t)info.address;
 }
@@ -70,33 +71,37 @@ static void memory_free(void *self, void *data) {
     piece **link = bucket_of(address);
     while (*link && (*link)->address != address) link = &(*link)->next;
     piece *p = *link;
-    if (p) *link = p->next;
+    if (p) *link = p->next, n_pieces--;
     pthread_mutex_unlock(&pieces_lock);
     if (p) ov_free(p->memory);
     free(p);
 }
 
+size_t ov_ort_live_allocations(void) {
+    pthread_mutex_lock(&pieces_lock);
+    size_t count = n_pieces;
+    pthread_mutex_unlock(&pieces_lock);
+    return count;
+}
+
 static const OrtMemoryInfo *memory_info(const void *self) {
-    return ((const ov_ort_allocator *)self)->info;
+    (void)self;
+    return ov_ort.memory_info;
 }
 
 OrtStatus *ov_ort_create_allocator(void *factory, const OrtMemoryInfo *info, const OrtKeyValuePairs *options, void **out) {
-    (void)factory, (void)options;
-    ov_ort_allocator *a = calloc(1, sizeof *a);
-    if (!a) return ov_ort_no_memory();
-    ov_ort_begin(a->slots);
-    a->slots[OrtAllocator_Alloc] = (void *)memory_alloc;
-    a->slots[OrtAllocator_Reserve] = (void *)memory_alloc;
-    a->slots[OrtAllocator_Free] = (void *)memory_free;
-    a->slots[OrtAllocator_Info] = (void *)memory_info;
-    a->info = info;
-    *out = a;
+    (void)factory, (void)info, (void)options;
+    ov_ort_begin(allocator);
+    allocator[OrtAllocator_Alloc] = (void *)memory_alloc;
+    allocator[OrtAllocator_Reserve] = (void *)memory_alloc;
+    allocator[OrtAllocator_Free] = (void *)memory_free;
+    allocator[OrtAllocator_Info] = (void *)memory_info;
+    *out = allocator;
     return NULL;
 }
 
-void ov_ort_release_allocator(void *factory, void *allocator) {
-    (void)factory;
-    free(allocator);
+void ov_ort_release_allocator(void *factory, void *released) {
+    (void)factory, (void)released;
 }
 
 static bool device_is_ours(const OrtMemoryDevice *device) {

@@ -9,6 +9,7 @@ whose ``ep_name`` is ``"VulkanEP"`` to ``SessionOptions.add_provider_for_devices
 
 from __future__ import annotations
 
+import gc
 import threading
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -67,12 +68,28 @@ def register() -> None:
 
 
 def unregister() -> None:
-    """Take the library out of ONNX Runtime. Sessions that exist go on; new ones do not find VulkanEP any more."""
+    """Take the library out of ONNX Runtime. Sessions that exist go on; new ones do not find VulkanEP any more.
+
+    Raises RuntimeError before ONNX Runtime 1.28 while values in device memory are alive.
+    """
     global _registered
+    ort = _onnxruntime()
+    from onnx_vulkan._shim import lib
+
     with _lock:
-        if _registered:
-            _onnxruntime().unregister_execution_provider_library(EP_NAME)
-            _registered = False
+        if not _registered:
+            return
+        # Until 1.27 ORT reaches the allocator of a value through the OrtEpDevice, which it frees here.
+        if _version(ort) < (1, 28) and lib.ov_ort_live_allocations():
+            gc.collect()
+            alive = lib.ov_ort_live_allocations()
+            if alive:
+                raise RuntimeError(
+                    f"{alive} values in VulkanEP's device memory are alive, and onnxruntime {ort.__version__} would crash when "
+                    "they are freed after this. Delete them (and the sessions and bindings that hold them) first."
+                )
+        ort.unregister_execution_provider_library(EP_NAME)
+        _registered = False
 
 
 def session_stats(session: Any) -> SessionStats:
@@ -122,6 +139,10 @@ def assert_on_vulkan(session: Any) -> SessionStats:
     return stats
 
 
+def _version(onnxruntime: Any) -> tuple[int, ...]:
+    return tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+
+
 def _onnxruntime() -> Any:
     try:
         import onnxruntime
@@ -129,8 +150,7 @@ def _onnxruntime() -> Any:
         raise ImportError(
             "onnxruntime_ep_vulkan is a plug-in of ONNX Runtime, which is not installed: pip install 'onnxruntime>=1.25'."
         ) from error
-    version = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
-    if version < _OLDEST or not hasattr(onnxruntime, "register_execution_provider_library"):
+    if _version(onnxruntime) < _OLDEST or not hasattr(onnxruntime, "register_execution_provider_library"):
         raise ImportError(
             f"onnxruntime {onnxruntime.__version__} cannot load plug-ins from Python; VulkanEP needs 1.25 or newer (1.23 and "
             "1.24 work with add_provider_for_devices): pip install -U onnxruntime."

@@ -26,7 +26,6 @@ log = logging.getLogger("onnxruntime_ep_vulkan")
 
 _lock = threading.Lock()
 _shared: list[Device] = []  # the device of the allocator, once it is open
-_memory_infos: list[Handle] = []  # OrtMemoryInfo; ORT keeps our pointer as long as the OrtEpDevice
 _warned = False
 
 
@@ -43,10 +42,12 @@ def make_ep_devices(factory: Handle, hardware: list[Handle], room: int) -> list[
     if chosen is None:
         return []
     made = [_ep_device(factory, chosen, "host")]
-    if room > 1:
+    if room > 1 and abi.api_version() >= 25:  # 1.23 and 1.24 crash when a device value is freed after its session
         made.append(_ep_device(factory, chosen, "device"))
-        memory = _memory_infos[0] if _memory_infos else _memory_info()
-        abi.check(abi.ep_function(lib.OrtEpApi_EpDevice_AddAllocatorInfo, "void *(*)(void *, const void *)")(made[1], memory))
+        if lib.ov_ort.memory_info == ffi.NULL:
+            lib.ov_ort.memory_info = _memory_info()
+        add_allocator_info = abi.ep_function(lib.OrtEpApi_EpDevice_AddAllocatorInfo, "void *(*)(void *, const void *)")
+        abi.check(add_allocator_info(made[1], lib.ov_ort.memory_info))
     return made
 
 
@@ -98,7 +99,6 @@ def _memory_info() -> Handle:
         lib.ORT_DEVICE_ALLOCATOR,
         out,
     )
-    _memory_infos.append(out[0])
     return out[0]
 
 

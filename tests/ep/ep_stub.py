@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_vulkan._shim import ffi
 from onnx_vulkan.device import ReplayBlock, Shader
@@ -61,6 +62,9 @@ def vulkan_session(model: bytes | str, options: dict[str, Any] | None = None, **
         return ort.InferenceSession(model, settings, providers=providers, enable_fallback=0, **keywords)
     settings.add_provider_for_devices(ep_devices()[:1], {k: str(v) for k, v in (options or {}).items()})
     return ort.InferenceSession(model, settings, enable_fallback=0, **keywords)
+
+
+device_memory = pytest.mark.skipif(ORT_MINOR < 25, reason="the device-memory mode needs 1.25")
 
 
 def ep_devices() -> list[Any]:

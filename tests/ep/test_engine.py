@@ -14,7 +14,7 @@ import onnx
 import onnxruntime as ort
 import onnxruntime_ep_vulkan
 import pytest
-from ep_stub import ORT_MINOR, chain, ep_devices, loop, make_model, vulkan_session
+from ep_stub import ORT_MINOR, chain, device_memory, ep_devices, loop, make_model, vulkan_session
 from onnx import TensorProto, helper, numpy_helper
 from onnx_vulkan._shim import lib
 from onnx_vulkan.device import Device
@@ -169,7 +169,7 @@ def test_nodes_that_are_refused_stay_on_the_cpu() -> None:
         assert any(r.op_type == "Det" for r in refusals)
 
 
-@pytest.mark.parametrize("mode", ["host", "device"])
+@pytest.mark.parametrize("mode", ["host", pytest.param("device", marks=device_memory)])
 def test_weights_last_as_long_as_the_session(mode: str) -> None:
     weight = floats(256, 256)
     model = make_model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": ["n", 256]}, {"y": ["n", 256]}, {"w": weight})
@@ -263,6 +263,7 @@ def device_session(model: bytes) -> ort.InferenceSession:
     return ort.InferenceSession(model, settings, enable_fallback=0)
 
 
+@device_memory
 def test_device_mode_with_numpy() -> None:
     for make in (norm, shape_arithmetic):
         model = make()
@@ -272,6 +273,7 @@ def test_device_mode_with_numpy() -> None:
             agree(session, model, {"x": floats(n, 3, width)})
 
 
+@device_memory
 def test_device_mode_binding_copies_nothing() -> None:
     model = norm()
     session = device_session(model)
@@ -298,6 +300,7 @@ def test_device_mode_binding_copies_nothing() -> None:
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+@device_memory
 def test_device_mode_next_to_cpu_nodes() -> None:
     """The value that comes from a CPU node reaches the block in host memory, shape-like inputs included."""
     nodes = [
@@ -333,6 +336,7 @@ def test_extents_that_happen_to_be_equal_or_one() -> None:
         agree(session, model, {"x": floats(3, 3), "z": floats(m, k)})
 
 
+@device_memory
 def test_device_cache_that_grows() -> None:
     """A decoder's cache stays on the device: each step appends a row, few plans serve all lengths, only the result comes down."""
     nodes = [
