@@ -10,9 +10,10 @@ from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.types import GLSL_TYPES, unpack, wrap
 from onnx_vulkan.dims import Extent
 from onnx_vulkan.dtypes import FLOATS, DType
+from onnx_vulkan.kernels.indexing import offset_text
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["Matrix", "accumulator", "merge_runs", "narrow", "quad_type", "reader", "strided_sum"]
+__all__ = ["Matrix", "accumulator", "merge_runs", "narrow", "quad_type", "reader"]
 
 _QUADS = {
     "float": "vec4",
@@ -66,14 +67,6 @@ T4 {name}_quad_at(int i) {{ return T4({wide}); }}
 """
 
 
-def strided_sum(params: Params, terms: Sequence[tuple[str, Extent]], offset: Extent = 0) -> str:
-    """``offset + sum(index * stride)`` as GLSL, zero strides left out."""
-    parts = [index if s == 1 else f"{index} * {params.word(s)}" for index, s in terms if s != 0]
-    if offset != 0 or not parts:
-        parts.insert(0, params.word(offset))
-    return " + ".join(parts)
-
-
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """A strided operand of a product, ``rows x depth`` or (for the right-hand side) ``columns x depth``, batched by ``z``.
@@ -112,7 +105,7 @@ class Matrix:
         upper, rows, depth = name.upper(), params.word(self.rows), params.word(self.depth)
 
         def element(row: str, k: str) -> str:
-            return strided_sum(params, [(f"{name}_base", 1), (row, self.row), (k, self.k)])
+            return offset_text(params, [f"{name}_base", row, k], [1, self.row, self.k])
 
         return f"""{reader(params, name, self.leaf)}
 int {name}_base;
@@ -156,7 +149,7 @@ T4 {name}_quad(int row, int k, int k_end) {{
             quotient = f"divide({rest}, {d})"
             terms.append((f"({rest} - {quotient} * int({d}.d))", stride))
             rest = quotient
-        return strided_sum(params, terms, self.offset)
+        return offset_text(params, [index for index, _ in terms], [stride for _, stride in terms], self.offset)
 
 
 def merge_runs(axes: Sequence[tuple[Extent, Extent]]) -> list[tuple[Extent, Extent]]:

@@ -12,7 +12,8 @@ from onnx_vulkan.codegen.types import GLSL_TYPES
 from onnx_vulkan.dims import Extent, ceil_div, minimum, product
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.kernels import Group
-from onnx_vulkan.kernels.operand import accumulator, narrow, reader, strided_sum
+from onnx_vulkan.kernels.indexing import offset_text
+from onnx_vulkan.kernels.operand import accumulator, narrow, reader
 from onnx_vulkan.kernels.tiles import MAX_SPLITS, SCRATCH_ELEMENTS, Tile, choose_tile
 from onnx_vulkan.program.ir import Instr, Value
 
@@ -56,11 +57,8 @@ def scratch_of(out: Value, acc: DType) -> Value:
 
 def _linear(params: Params, axes: Axes, shape: Sequence[Extent]) -> str:
     """The row-major offset in *shape* of the point that *axes* names."""
-    terms = []
-    for variable, over in axes:
-        if any(shape[i] != 1 for i in over):
-            terms.append((variable, product(shape[max(over) + 1 :])))
-    return strided_sum(params, terms)
+    kept = [(variable, over) for variable, over in axes if any(shape[i] != 1 for i in over)]
+    return offset_text(params, [v for v, _ in kept], [product(shape[max(over) + 1 :]) for _, over in kept])
 
 
 def store(
