@@ -5,43 +5,58 @@ Jobs are short pieces (an iterator's steps): between two of them the thread look
 
 from __future__ import annotations
 
+import atexit
 import logging
+import queue
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 
 __all__ = ["drain", "submit"]
 
 log = logging.getLogger("onnx_vulkan")
 
+Job = Callable[[], Iterator[None]]
+
 _lock = threading.Lock()
-_pool: ThreadPoolExecutor | None = None
-_last: Future[None] | None = None
+_jobs: queue.Queue[Job] = queue.Queue()
+_ending = threading.Event()
+_thread: threading.Thread | None = None
 
 
-def submit(job: Callable[[], Iterator[None]]) -> None:
-    """Run *job*'s steps later, after the jobs before it. What it raises is logged: the run that needs its result will
-    meet the same error."""
-    global _pool, _last
+def submit(job: Job) -> None:
+    """Run *job*'s steps later, after the jobs before it. What it raises is logged at debug level: the run that needs its
+    result will meet the same error."""
+    global _thread
+    _jobs.put(job)
     with _lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(1, "onnx-vulkan-ahead")
-        _last = _pool.submit(_run, job)
+        if _thread is None:
+            # A daemon, so that the interpreter's end does not wait for the queue; _end waits for the step under way.
+            _thread = threading.Thread(target=_work, name="onnx-vulkan-ahead", daemon=True)
+            _thread.start()
+            atexit.register(_end)
 
 
-def _run(job: Callable[[], Iterator[None]]) -> None:
-    try:
-        for _ in job():
-            if not threading.main_thread().is_alive():
-                return
-    except Exception:
-        # Also at the interpreter's end, when the pools that the job works with are closed before this thread is.
-        log.debug("compiling ahead failed", exc_info=True)
+def _work() -> None:
+    while not _ending.is_set():
+        job = _jobs.get()
+        try:
+            for _ in job():
+                if _ending.is_set():
+                    break
+        except Exception:
+            # Also at the interpreter's end, when the pools that a job works with are closed before this thread is.
+            log.debug("compiling ahead failed", exc_info=True)
+        finally:
+            _jobs.task_done()
+
+
+def _end() -> None:
+    _ending.set()
+    _jobs.put(lambda: iter(()))
+    if _thread is not None:
+        _thread.join()
 
 
 def drain() -> None:
     """Wait until all jobs given so far are done."""
-    with _lock:
-        last = _last
-    if last is not None:
-        last.result()
+    _jobs.join()
