@@ -134,6 +134,7 @@ struct ov_recording {
     vk_handle pool, queries;
     void **commands;
     ov_memory *record;
+    uint8_t *values;     // the record in cached memory: patches are scattered, and the mapped record wants writes in order
     uint64_t generation; // of the context's segments when it was made; 0: not recorded
     bool profiled;
 };

@@ -103,6 +103,9 @@ static int prepare(ov_device *d, const ov_plan *plan, ov_recording *r, bool prof
         }
     }
     if (plan->p.n_record && !r->record) OV_TRY(ov_alloc(d, plan->p.n_record, OV_UPLOAD, &r->record, err));
+    if (plan->p.n_record && !r->values && !(r->values = malloc(plan->p.n_record))) {
+        return ov_fail(err, OV_OUT_OF_MEMORY, "No host memory for a recording.");
+    }
     if (profile && !r->queries && plan->n_dispatches) {
         VkQueryPoolCreateInfo info = {
             .type = VK_TYPE_QUERY_POOL_CREATE_INFO, .query = VK_QUERY_TIMESTAMP, .count = 2 * plan->n_dispatches};
@@ -118,15 +121,14 @@ int ov_record(ov_device *d, ov_plan *plan, ov_context *c, bool profile, ov_error
     const ov_plan_desc *p = &plan->p;
     r->generation = 0;
     OV_TRY(prepare(d, plan, r, profile, err));
-    uint8_t *bytes = malloc((size_t)p->n_push + p->n_record + 1);
+    uint8_t *bytes = malloc((size_t)p->n_push + 1);
     if (!bytes) return ov_fail(err, OV_OUT_OF_MEMORY, "No host memory for a recording.");
     if (p->n_push) memcpy(bytes, p->push, p->n_push);
     relocate(plan, c, r->record, 0, bytes);
-    uint8_t *record = bytes + p->n_push; // put together in cached memory: the mapped record may be slow to read
     if (p->n_record) {
-        memcpy(record, p->record, p->n_record);
-        relocate(plan, c, r->record, 1, record);
-        memcpy(ov_memory_mapped(r->record), record, p->n_record);
+        memcpy(r->values, p->record, p->n_record);
+        relocate(plan, c, r->record, 1, r->values);
+        memcpy(ov_memory_mapped(r->record), r->values, p->n_record);
     }
     recorder k = {.d = d, .plan = plan, .c = c, .r = r, .push = bytes, .profile = profile && plan->n_dispatches};
     int rc = record_commands(&k, err);
@@ -142,6 +144,7 @@ void ov_recording_free(ov_device *d, ov_recording *r) {
     if (r->pool) d->vk.DestroyCommandPool(d->handle, r->pool, NULL);
     if (r->queries) d->vk.DestroyQueryPool(d->handle, r->queries, NULL);
     free(r->commands);
+    free(r->values);
     ov_free(r->record);
     memset(r, 0, sizeof *r);
 }

@@ -293,11 +293,14 @@ static int copy_outputs(ov_block *b, ov_context *c, const ov_plan *plan, ov_erro
     return OV_OK;
 }
 
+// The planner puts patches of one expression side by side, so each is evaluated once.
 static void apply_patches(const ov_plan *plan, const ov_context *c, const ov_recording *r) {
+    int64_t result = 0;
     for (uint32_t i = 0; i < plan->p.n_patches; i++) {
         const ov_patch *q = &plan->p.patches[i];
-        uint8_t *to = ov_memory_mapped(r->record) + q->offset;
-        int64_t value = ov_eval(plan, q->expr, c->symbols);
+        uint8_t *to = r->values + q->offset;
+        if (!i || q->expr != q[-1].expr) result = ov_eval(plan, q->expr, c->symbols);
+        int64_t value = result;
         uint32_t words[3];
         switch (q->kind) {
         case OV_PATCH_U32:
@@ -322,6 +325,7 @@ static void apply_patches(const ov_plan *plan, const ov_context *c, const ov_rec
         }
         memcpy(to, &value, 8);
     }
+    if (plan->p.n_patches) memcpy(ov_memory_mapped(r->record), r->values, plan->p.n_record);
 }
 
 // Submits the parts in order, at most two ahead of the device, so that a cancelled run stops at the next submit point.

@@ -166,6 +166,7 @@ class Block:
             limits=self.limits,
             pipelines=self.pipelines,
             weight=self.weight,
+            direct_input=self.device.direct_input,
             direct_output=self.device.info.kind in ("cpu", "integrated"),
             external=self.external,
             barrier_everywhere=self.options.barrier_everywhere,

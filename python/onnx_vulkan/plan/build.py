@@ -7,12 +7,14 @@ Nothing here touches Vulkan: pipelines and weights come in as numbers by two cal
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from onnx_vulkan.codegen.kernel import Kernel, Launch, Limits, Step
+from onnx_vulkan.codegen.loop import loop_kernel
 from onnx_vulkan.dims import Dim, Extent, Guard, evaluate, product, substitute, symbols_of
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import Unsupported
@@ -32,7 +34,7 @@ from onnx_vulkan.plan.table import (
     divisor_words,
     encode,
 )
-from onnx_vulkan.program.ir import Value
+from onnx_vulkan.program.ir import Instr, Value
 
 __all__ = ["PlanInput", "PlanOutput", "PlanRequest", "Range", "build_plan", "wanted_pipelines"]
 
@@ -41,22 +43,43 @@ MAX_ELEMENTS = (1 << 31) - 1
 
 IO_UNUSED, IO_HOST_KNOWN = 1, 2
 
+DIRECT_BYTES = 16 * 1024
+"""Outputs up to this size are written straight to memory that the host reads, however far that is: a copy would cost more."""
 
-@dataclass(frozen=True, slots=True)
+
+def _copy(source: Value, target: Value, label: str) -> Kernel:
+    """The kernel that copies one value to another of equal type and shape."""
+    instr = Instr("reshape", (source,), (target,), {"shape": target.shape})
+    return loop_kernel(label, [target], {target: instr}, lambda v: v is source)
+
+
+@dataclass(frozen=True, eq=False)
 class PlanInput:
     """An input of the block: its value, and its bytes when they are part of the key."""
 
     value: Value
     host_bytes: bytes | None = None
 
+    @cached_property
+    def copied(self) -> tuple[Value, Kernel]:
+        """What stands for the input in host memory, and the kernel that brings it to the device as ``value``."""
+        source = Value(self.value.dtype, self.value.shape, self.value.name)
+        return source, _copy(source, self.value, "input")
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, eq=False)
 class PlanOutput:
     """An output of the block: the stored value that holds its bytes (written by a step, no two outputs the same), and the
     shape that the caller sees."""
 
     value: Value
     shape: tuple[Extent, ...]
+
+    @cached_property
+    def copied(self) -> tuple[Value, Kernel]:
+        """A copy of the value and the kernel that makes it."""
+        copy = Value(self.value.dtype, self.value.shape, self.value.name)
+        return copy, _copy(self.value, copy, "output")
 
 
 @dataclass(frozen=True)
@@ -136,8 +159,10 @@ class _Planner:
         self.at = _Numbers({**request.numbers, **request.runtime}, frozenset(request.runtime))
         self.t = _Tables()
         self.where: dict[Value, tuple[int, int]] = {}
-        self.input_of = {i.value: n for n, i in enumerate(request.inputs)}
+        self.sources = [i.value for i in request.inputs]
+        self.input_of: dict[Value, int] = {}
         self.output_of: dict[Value, int] = {}
+        self.results: list[Value] = []
         self.launches: list[Launch] = []
         self.expressions: dict[Extent, int] = {}
 
@@ -168,34 +193,56 @@ class _Planner:
             if all(self.bytes_of(v) == 0 for v in step.writes):
                 continue
             self.launches.extend(step.launches(self.at, self.q.limits))
+        read = {self.base(v) for launch in self.launches for v in launch.kernel.reads}
+        for n, i in enumerate(self.q.inputs):
+            if self.comes_by_copy(i.value) and i.value in read:
+                self.sources[n], kernel = i.copied
+                self.launches[:0] = kernel.launches(self.at, self.q.limits)
+        self.results = [o.value for o in self.q.outputs]
+        for n, o in enumerate(self.q.outputs):
+            if self.leaves_by_copy(o.value, read):
+                self.results[n], kernel = o.copied
+                self.launches.extend(kernel.launches(self.at, self.q.limits))
+
+    def comes_by_copy(self, v: Value) -> bool:
+        """Whether an input is copied to the arena first: kernels would read host memory again and again."""
+        return not self.q.external and not self.q.direct_input and self.bytes_of(v) > DIRECT_BYTES
+
+    def leaves_by_copy(self, v: Value, read: Set[Value]) -> bool:
+        """Whether an output is made in the arena and copied out at the end.
+
+        It is where memory that the host reads is far away: kernels read outputs again, and write them in an order of their own.
+        A store that is not part of a full line then crosses the bus alone (1.1 ms for 2 MB of a detector's map).
+        """
+        q = self.q
+        if q.guard_zones:
+            return True
+        if q.external or q.direct_output or self.bytes_of(v) == 0:
+            return False
+        return v in read or self.varies(product(v.shape)) or self.bytes_of(v) > DIRECT_BYTES
 
     def place(self) -> tuple[int, int, int]:
         """Give every value its place; returns the sizes of the arena, input and output segments."""
         q = self.q
         first: dict[Value, int] = {}
         last: dict[Value, int] = {}
-        read: set[Value] = set()
         for n, launch in enumerate(self.launches):
             for v in map(self.base, (*launch.kernel.reads, *launch.kernel.writes)):
                 if not v.is_const:
                     first.setdefault(v, n)
                     last[v] = n
-            read.update(map(self.base, launch.kernel.reads))
         input_size = 0
-        for i in q.inputs:
-            self.where[i.value] = (Segment.INPUT, input_size)
-            input_size += -(-max(self.bytes_of(i.value), 1) // ALIGNMENT) * ALIGNMENT
+        for n, v in enumerate(self.sources):
+            self.input_of[v] = n
+            self.where[v] = (Segment.INPUT, input_size)
+            input_size += -(-max(self.bytes_of(v), 1) // ALIGNMENT) * ALIGNMENT
         output_size = 0
         self.output_offsets: list[int] = []
-        for n, o in enumerate(q.outputs):
+        for n, v in enumerate(self.results):
             self.output_offsets.append(output_size)
-            self.output_of[o.value] = n
-            direct = not q.guard_zones and (q.direct_output or o.value not in read)
-            if o.value in first and (q.external or direct):
-                self.where[o.value] = (Segment.OUTPUT, output_size)
-            elif o.value in first:
-                last[o.value] = len(self.launches)
-            output_size += -(-max(self.bytes_of(o.value), 1) // ALIGNMENT) * ALIGNMENT
+            self.output_of[v] = n
+            self.where[v] = (Segment.OUTPUT, output_size)
+            output_size += -(-max(self.bytes_of(v), 1) // ALIGNMENT) * ALIGNMENT
         inner = [v for v in first if v not in self.where]
         written = {v for launch in self.launches for v in launch.kernel.writes}
         for v in inner:
@@ -276,7 +323,6 @@ class _Planner:
             pending_writes += writes
             self.t.hazards.append((reads, writes))
             self.dispatch(launch, wanted[kernel, launch.variant.spec, record], record)
-        self.copies()
         return pipelines
 
     def needs_record(self, launch: Launch) -> bool:
@@ -360,29 +406,19 @@ class _Planner:
             patch = {"divisor": PatchKind.DIVISOR, "long": PatchKind.U64}.get(kind, PatchKind.U32)
             self.t.patches.append((int(patch), at, self.expression(e), 0))
 
-    def copies(self) -> None:
-        """Outputs that other kernels read too lie in the arena and leave by a copy at the end."""
-        todo = [(n, o) for n, o in enumerate(self.q.outputs) if o.value in self.where and self.where[o.value][0] == Segment.ARENA]
-        if todo:
-            self.command(Op.BARRIER)
-        for n, o in todo:
-            segment, offset = self.where[o.value]
-            target, size = self.output_offsets[n], self.bytes_of(o.value)
-            self.command(Op.COPY, x=int(segment), a=offset, y=int(Segment.OUTPUT), b=target, size=size)
-
     # ------------------------------------------------------------------------------------------------ edges
     def tables(self) -> PlanTables:
         q, t = self.q, self.t
         self.schedule()
         arena_size, input_size, output_size = self.place()
         pipelines = self.emit()
-        used = {self.base(v) for launch in self.launches for v in launch.kernel.reads} | {o.value for o in q.outputs}
+        used = {self.base(v) for launch in self.launches for v in launch.kernel.reads}
         keys: list[tuple[int, int, int]] = []
         inputs: list[tuple[int, ...]] = []
         host = b""
-        for i in q.inputs:
-            flags = (0 if i.value in used else IO_UNUSED) | (IO_HOST_KNOWN if i.host_bytes is not None else 0)
-            inputs.append((i.value.rank, i.value.dtype.size, len(keys), flags, self.where[i.value][1], self.bytes_of(i.value)))
+        for i, source in zip(q.inputs, self.sources, strict=True):
+            flags = (0 if source in used else IO_UNUSED) | (IO_HOST_KNOWN if i.host_bytes is not None else 0)
+            inputs.append((i.value.rank, i.value.dtype.size, len(keys), flags, self.where[source][1], self.bytes_of(source)))
             host += i.host_bytes or b""
             for e in i.value.shape:
                 keys.append(self.key_row(e))
@@ -405,7 +441,7 @@ class _Planner:
             record=bytes(t.record),
             host_keys=host,
             relocs=np.array(t.relocs, RELOC),
-            patches=np.array(t.patches, PATCH),
+            patches=np.array(sorted(t.patches, key=lambda row: row[2]), PATCH),
             guards=np.array(guards, GUARD),
             pipelines=pipelines,
             labels=list(t.labels),
