@@ -126,6 +126,10 @@ class Device:
         self._check_process()
         return self._pipelines.get(shaders)
 
+    def pipelines_ready(self, shaders: Sequence[Shader]) -> bool:
+        """Whether :meth:`pipelines` would answer at once."""
+        return self._pipelines.ready(shaders)
+
     def run_once(self, shader: Shader, push: bytes, grid: tuple[int, int, int]) -> float:
         """Dispatch one kernel and wait for it; gives back its time in ns by the device's clock (0.0 without timestamps)."""
         (pipeline,) = self.pipelines([shader])

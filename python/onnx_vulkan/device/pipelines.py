@@ -70,7 +70,7 @@ class PipelineCache:
                     self.pipeline_hits += 1
                 futures.append(future)
             if len(missing) > 1 and self._pool is None:
-                self._pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "onnx-vulkan-pipelines")
+                self._pool = ThreadPoolExecutor(min(16, os.cpu_count() or 1), "onnx-vulkan-pipelines")
         if len(missing) > 1 and self._pool is not None:
             list(self._pool.map(lambda pair: self._fulfil(*pair), missing))
         else:
@@ -80,6 +80,12 @@ class PipelineCache:
         if missing and time.monotonic() - self._saved > SAVE_AFTER:
             self.save()
         return result
+
+    def ready(self, shaders: Sequence[Shader]) -> bool:
+        """Whether all of them exist, so that :meth:`get` would compile nothing and wait for nobody."""
+        with self._lock:
+            futures = [self._made.get(shader) for shader in shaders]
+        return all(f is not None and f.done() for f in futures)
 
     def _fulfil(self, shader: Shader, future: Future[int]) -> None:
         try:

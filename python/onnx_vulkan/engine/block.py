@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ __all__ = ["Block", "DeviceLimits"]
 
 SCALES = (2.0, 0.5, 4.0, 0.25)
 """Relative sizes whose variants are compiled ahead."""
-PIECE = 8
+PIECE = 4
 """Pipelines that the background thread compiles at a time."""
 PROMOTION_SHARE = 0.25
 """The most of the device's memory that the arena of a plan with run-time dims may take on our own initiative."""
@@ -73,6 +74,7 @@ class Block:
         ahead_of_need = self.options.compile_ahead
         self.compile_ahead = device.info.kind != "cpu" if ahead_of_need is None else ahead_of_need
         self._planned_ahead: set[object] = set()
+        self.warm: deque[tuple[Structure, dict[str, int]]] = deque(maxlen=64)
         self._lock = threading.RLock()
         if self.options.memory_limit_bytes:
             device.set_memory_limit(self.options.memory_limit_bytes)
@@ -144,7 +146,29 @@ class Block:
             if self.compile_ahead and runtime.all != runtime.at_once:
                 chosen = runtime.at_once
                 self.later(f"run-time {sorted(runtime.all.items())}", self._promote, structure, numbers, runtime.all)
-            return self.tables(self.request(structure, numbers, chosen))
+            request = self.request(structure, numbers, chosen)
+            if self.compile_ahead and not self.ready(request):
+                request = self.at_hand(structure, request)
+            tables = self.tables(request)
+            self.warm.append((structure, dict(numbers)))
+            return tables
+
+    def at_hand(self, structure: Structure, request: PlanRequest) -> PlanRequest:
+        """A request whose pipelines exist already, with variants that were chosen for larger sizes, and the better plan made
+        later; *request* itself where there are none."""
+        numbers = request.numbers
+        larger = [n for s, n in self.warm if s is structure and all(n[name] >= numbers[name] for name in numbers)]
+        for other in sorted(larger, key=lambda n: sum(n.values()))[:3]:
+            quick = replace(request, chosen_at=other)
+            if self.ready(quick):
+                what = f"better {sorted(numbers.items())} {sorted(request.runtime.items())}"
+                self.later(what, self._improve, structure, numbers, request.runtime)
+                return quick
+        return request
+
+    def ready(self, request: PlanRequest) -> bool:
+        """Whether all pipelines of a request exist."""
+        return self.device.pipelines_ready(self.shaders(wanted_pipelines(request)))
 
     def tables(self, request: PlanRequest) -> PlanTables:
         """The plan of a request, its barriers proved when ``ONNX_VULKAN_VERIFY_PLANS=1`` (the tests run so)."""
@@ -195,6 +219,7 @@ class Block:
             other = {name: max(round(n * scale), 1) for name, n in numbers.items()}
             if all(g.holds(other) for g in structure.guards):
                 yield from self._compile(self.request(structure, other, {}))
+                self.warm.append((structure, other))
 
     def _promote(self, structure: Structure, numbers: Mapping[str, int], runtime: Mapping[str, int]) -> Iterator[None]:
         """Make a plan with run-time dims, and have it serve from now on."""
@@ -208,6 +233,14 @@ class Block:
             if tables.arena_size <= budget * PROMOTION_SHARE:
                 self.replay.add_plan(tables)
 
+    def _improve(self, structure: Structure, numbers: Mapping[str, int], runtime: Mapping[str, int]) -> Iterator[None]:
+        """Make the plan of sizes that were served by variants at hand."""
+        request = self.request(structure, numbers, runtime)
+        yield from self._compile(request)
+        with self._lock:
+            if self.replay.native is not None:
+                self.replay.add_plan(self.tables(request))
+
     def _compile(self, request: PlanRequest) -> Iterator[None]:
         with self._lock:
             wanted = wanted_pipelines(request)
@@ -219,18 +252,20 @@ class Block:
 
     def pipelines(self, wanted: Sequence[tuple[Kernel, tuple[int, ...], bool]]) -> list[int]:
         """Pipeline handles for kernels in given variants."""
+        return self.device.pipelines(self.shaders(wanted))
+
+    def shaders(self, wanted: Sequence[tuple[Kernel, tuple[int, ...], bool]]) -> list[Shader]:
+        """Kernels in given variants as the device knows them."""
         nan = "nan_preserve_f32" in self.limits.features
-        return self.device.pipelines(
-            [
-                Shader(
-                    kernel.source(in_record=in_record, nan_preserve=nan),
-                    spec,
-                    8 if in_record else kernel.params.size,
-                    kernel.label,
-                )
-                for kernel, spec, in_record in wanted
-            ]
-        )
+        return [
+            Shader(
+                kernel.source(in_record=in_record, nan_preserve=nan),
+                spec,
+                8 if in_record else kernel.params.size,
+                kernel.label,
+            )
+            for kernel, spec, in_record in wanted
+        ]
 
     def weight(self, v: Value) -> int:
         """The device address of a constant, uploaded on first use and shared in the process."""

@@ -99,6 +99,9 @@ class PlanRequest:
     """Pipeline handles for (kernel, specialization constants, parameters in the record)."""
     weight: Callable[[Value], int]
     """The device address of a constant."""
+    chosen_at: Mapping[str, int] | None = None
+    """Choose variants as for a plan whose symbols vary up to these numbers: they are right here too, if not the fastest, and may
+    exist already."""
     direct_input: bool = True
     direct_output: bool = True
     external: bool = False
@@ -157,6 +160,9 @@ class _Planner:
         self.q = request
         self.symbols = {name: n for n, name in enumerate(request.runtime)}
         self.at = _Numbers({**request.numbers, **request.runtime}, frozenset(request.runtime))
+        self.choice = self.at
+        if request.chosen_at is not None:
+            self.choice = _Numbers({**self.at.values, **request.chosen_at}, frozenset(request.numbers))
         self.t = _Tables()
         self.where: dict[Value, tuple[int, int]] = {}
         self.sources = [i.value for i in request.inputs]
@@ -192,7 +198,7 @@ class _Planner:
         for step in self.q.steps:
             if all(self.bytes_of(v) == 0 for v in step.writes):
                 continue
-            self.launches.extend(step.launches(self.at, self.q.limits))
+            self.launches.extend(step.launches(self.choice, self.q.limits))
         read = {self.base(v) for launch in self.launches for v in launch.kernel.reads}
         for n, i in enumerate(self.q.inputs):
             if self.comes_by_copy(i.value) and i.value in read:
