@@ -76,8 +76,11 @@ def linearize(coords: Sequence[Lin], shape: Sequence[Extent]) -> Lin:
 def reshape_groups(a: Sequence[Extent], b: Sequence[Extent]) -> list[tuple[range, range]]:
     """Split two shapes of equal element count into runs of axes whose products are equal, as fine as can be seen.
 
-    Gives ``[(axes of a, axes of b), ...]``; axes of extent 1 belong to the run before them.
+    Gives ``[(axes of a, axes of b), ...]``; axes of extent 1 belong to the run before them. Empty shapes are one run: the
+    products of their axes say nothing.
     """
+    if 0 in a or 0 in b:
+        return [(range(len(a)), range(len(b)))]
     groups: list[tuple[range, range]] = []
     i = j = 0
     while i < len(a) or j < len(b):

@@ -333,6 +333,8 @@ class Renderer:
         start: Extent = 0
         at = self.text(coords[axis])
         parts = [x for x in instr.inputs if x.shape[axis] != 0]
+        if not parts:  # nobody reads it, but what is around it must compile
+            return f"{compute}(0)"
         for n, x in enumerate(parts):
             with self._branch(level) as depth:
                 inner = list(coords)

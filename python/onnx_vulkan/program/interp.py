@@ -219,7 +219,7 @@ def _to_int(x: Numbers, dtype: DType, saturate: bool) -> Numbers:
             return x.astype(dtype.numpy)
         info = np.iinfo(dtype.numpy)
         wide = x.astype(object) if dtype.size == 8 or x.dtype.itemsize == 8 else x.astype(np.int64)
-        return np.asarray(np.clip(wide, info.min, info.max).astype(dtype.numpy))
+        return np.asarray(np.clip(wide, info.min, info.max)).astype(dtype.numpy)
     x = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0, posinf=math.inf, neginf=-math.inf)
     if saturate:
         info = np.iinfo(dtype.numpy)
