@@ -463,6 +463,9 @@ float ov_odd(double x) {
     bool beyond = abs(double(f)) > abs(x);
     return uintBitsToFloat(beyond ? u - 1u : u + 1u);
 }
+// ---- ov_long
+// Sign extension by hand: Mesa 22.3 folds comparisons of int64_t(int) with 0 to the wrong answer.
+int64_t ov_long(int x) { return packInt2x32(ivec2(x, x >> 31)); }
 // ---- ov_wrap
 // Truncated towards zero, modulo 2^32; infinities and NaN give 0.
 uint ov_wrap(float x) {

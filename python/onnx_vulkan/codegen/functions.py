@@ -161,6 +161,8 @@ def cast(source: DType, target: DType, x: str, *, saturate: bool) -> str:
     if saturate:
         low, high = max(_range(source)[0], _range(target)[0]), min(_range(source)[1], _range(target)[1])
         x = f"clamp({x}, {_integer(source, low)}, {_integer(source, high)})"
+    if s == "int" and t == "int64_t":
+        return f"ov_long({x})"
     return wrap(target, x if s == t else f"{t}({x})")
 
 

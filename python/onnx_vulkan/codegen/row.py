@@ -182,7 +182,7 @@ class _RowRenderer:
         self._meet(fn, t, compute, acc, at if arg else None, last=instr.attrs["last"])
         if arg:
             self.params.use(DType.I64)
-            result = f"int64_t({at})"
+            result = f"ov_long({at})"
         else:
             result = wrap(t, acc) if t.is_int else acc
             if t in (DType.F16,) and fn in ("sum", "prod"):

@@ -114,7 +114,7 @@ def _max(params: Params, instr: Instr, cell: str, at: list[str]) -> Accumulate:
     for i, text in enumerate(at[1:], 1):
         flat = f"({flat} * {params.word(instr.inputs[0].shape[1 + i])} + {text})"
     inside = [f"{compute} x = {cell};", f"if (index < 0 || {better}) {{", "    best = x;", f"    index = {flat};", "}"]
-    given[instr.outputs[1]] = "int64_t(max(index, 0))"
+    given[instr.outputs[1]] = "ov_long(max(index, 0))"
     return [*before, "int index = -1;"], inside, [], given
 
 
