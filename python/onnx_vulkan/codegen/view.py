@@ -21,11 +21,6 @@ class View:
     offset: Extent
     strides: tuple[Extent, ...]
 
-    @property
-    def dense(self) -> bool:
-        """Whether the view is the whole leaf in order (extents of 1 aside)."""
-        return self.offset == 0 and self.strides == tuple(row_major(self.leaf.shape))
-
 
 def strided_view(value: Value, producers: Mapping[Value, Instr], is_leaf: Callable[[Value], bool]) -> View | None:
     """*value* as a view of a materialised one, or None where it has to be computed or gathered."""
