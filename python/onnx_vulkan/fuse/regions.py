@@ -95,13 +95,18 @@ def row_region(flow: Dataflow, first: Instr, taken: set[Instr]) -> Region:
     space, axes = first.inputs[0].shape, first.attrs["axes"]
     row = _dense(tuple(e for i, e in enumerate(space) if i not in axes))
 
+    def spread(x: Value) -> bool:
+        """Whether *x*, broadcast over the space, is one value a row (and not a tensor of the same shape along other axes)."""
+        shape = (*([1] * (len(space) - x.rank)), *x.shape)
+        return all(e == 1 if i in axes else e == n for i, (e, n) in enumerate(zip(shape, space, strict=True)))
+
     def accepts(u: Instr) -> bool:
         if u.op == "reduce":
             return u.inputs[0].shape == space and u.attrs["axes"] == axes
         if u.op not in ("map", "cast", "broadcast", "reshape"):
             return False
         if u.out.shape == space:
-            return u.op in ("map", "cast") or (u.op == "broadcast" and _dense(u.inputs[0].shape) == row)
+            return u.op in ("map", "cast") or (u.op == "broadcast" and spread(u.inputs[0]))
         return _dense(u.out.shape) == row
 
     seed = [first]
