@@ -211,6 +211,9 @@ float ov_tanh(float x) {
     }
     return ov_isnan(x) ? x : ov_signed(1.0 - 2.0 / (ov_exp(2.0 * min(a, 15.0)) + 1.0), x);
 }
+// ---- ov_div
+// Vulkan promises 2.5 ulp only for divisors up to 2^126; above that a driver may answer 0.
+float ov_div(float a, float b) { return abs(b) > 8.5e37 ? (a * 0.25) / (b * 0.25) : a / b; }
 // ---- ov_sinh
 float ov_sinh(float x) {
     float a = abs(x);
@@ -220,12 +223,16 @@ float ov_sinh(float x) {
     }
     if (ov_isnan(x)) return x;
     float e = ov_exp(0.5 * a);
-    return ov_signed(0.5 * e * e - 0.5 / (e * e), x);
+    precise float half_e = 0.5 * e; // first: e * e overflows where the result does not
+    precise float large = half_e * e;
+    return ov_signed(large - 0.5 / (e * e), x);
 }
 // ---- ov_cosh
 float ov_cosh(float x) {
     float e = ov_exp(0.5 * abs(x));
-    return 0.5 * e * e + 0.5 / (e * e);
+    precise float half_e = 0.5 * e; // first: e * e overflows where the result does not
+    precise float large = half_e * e;
+    return large + 0.5 / (e * e);
 }
 // ---- ov_log1p
 // Kahan's form: the error of 1 + x cancels.

@@ -233,6 +233,8 @@ double ov_tanh64(double x) {
     double e = ov_expm1_64(2.0LF * min(abs(x), 20.0LF));
     return ov_signed64(e / (e + 2.0LF), x);
 }
+// ---- ov_div64
+double ov_div64(double a, double b) { return a / b; }
 // ---- ov_sinh64
 double ov_sinh64(double x) {
     if (ov_isnan(x)) return x;

@@ -133,7 +133,7 @@ def test_pow():
         # results that are far out for random exponents: near 1, where the error of a logarithm would be multiplied
         close = np.exp(RNG.uniform(-80, 80, 4000) / (e := RNG.uniform(-1000, 1000, 4000))).astype(np.float32)
         more = np.power(close.astype(np.float64), e.astype(np.float32).astype(np.float64))
-    tiny = (x != 0) & (np.abs(x) < TINY)  # may be flushed
+    tiny = ((x != 0) & (np.abs(x) < TINY)) | ((y != 0) & (np.abs(y) < TINY))  # may be flushed
     got, _ = both("pow", x, y)
     assert_close("pow", got[~tiny], want[~tiny], 4, x[~tiny], y[~tiny])
     got, _ = both("pow", close, e.astype(np.float32))
@@ -166,6 +166,13 @@ def operands(dtype, n=400):
     return np.concatenate([a, np.repeat(edge, len(edge))]), np.concatenate([b, np.tile(edge, len(edge))])
 
 
+def flushed(got, want):
+    """Both results, the wanted one 0 where it is a subnormal float32 that a device has flushed."""
+    if want.dtype in (np.float32, DType.BF16.numpy):
+        want = np.where((np.abs(want.astype(np.float64)) < TINY) & (got == 0), got, want)
+    return got, want
+
+
 @pytest.mark.parametrize("dtype", sorted(NUMERIC, key=lambda d: d.value))
 def test_exact_functions(dtype):
     a, b = operands(dtype)
@@ -180,7 +187,7 @@ def test_exact_functions(dtype):
                 want = np.where(second >= dtype.size * 8, 0, want)
             if fn in ("mod", "fmod", "div") and dtype.is_int:
                 want = np.where(second == 0, 0, want)
-            np.testing.assert_array_equal(got, want, err_msg=f"{fn} of {dtype}")
+            np.testing.assert_array_equal(*flushed(got, want), err_msg=f"{fn} of {dtype}")
     for fn in [*EXACT_UNARY, "bit_not", "not"]:
         if has_function(fn, dtype):
             np.testing.assert_array_equal(*both(fn, a), err_msg=f"{fn} of {dtype}")
@@ -226,6 +233,8 @@ def test_casts(source):
             got, want = got.astype(np.float64), want.astype(np.float64)
             least = {DType.F32: TINY, DType.BF16: TINY}.get(target, 0.0)
             want = np.where((np.abs(want) < least) & (got == 0), 0, want)
+            if source in (DType.F32, DType.BF16):  # subnormal operands may be flushed
+                want = np.where((np.abs(x.astype(np.float64)) < TINY) & (got == 0), 0, want)
         different = np.flatnonzero(~((got == want) | ((got != got) & (want != want))))
         shown = [(x[i], got[i], want[i]) for i in different[:5]]
         assert not different.size, f"{source} to {target}, saturate {saturate}: {shown}"
