@@ -6,6 +6,7 @@ Jobs are short pieces (an iterator's steps): between two of them the thread look
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
 import queue
 import threading
@@ -18,16 +19,19 @@ log = logging.getLogger("onnx_vulkan")
 Job = Callable[[], Iterator[None]]
 
 _lock = threading.Lock()
-_jobs: queue.Queue[Job] = queue.Queue()
+_jobs: queue.PriorityQueue[tuple[int, int, Job]] = queue.PriorityQueue()
+_order = itertools.count()
 _ending = threading.Event()
 _thread: threading.Thread | None = None
 
 
-def submit(job: Job) -> None:
-    """Run *job*'s steps later, after the jobs before it. What it raises is logged at debug level: the run that needs its
-    result will meet the same error."""
+def submit(job: Job, *, urgent: bool = False) -> None:
+    """Run *job*'s steps later, after the jobs before it (an urgent one only after urgent ones).
+
+    What it raises is logged at debug level: the run that needs its result will meet the same error.
+    """
     global _thread
-    _jobs.put(job)
+    _jobs.put((0 if urgent else 1, next(_order), job))
     with _lock:
         if _thread is None:
             # A daemon, so that the interpreter's end does not wait for the queue; _end waits for the step under way.
@@ -38,7 +42,7 @@ def submit(job: Job) -> None:
 
 def _work() -> None:
     while not _ending.is_set():
-        job = _jobs.get()
+        *_, job = _jobs.get()
         try:
             for _ in job():
                 if _ending.is_set():
@@ -52,7 +56,7 @@ def _work() -> None:
 
 def _end() -> None:
     _ending.set()
-    _jobs.put(lambda: iter(()))
+    _jobs.put((0, -1, lambda: iter(())))
     if _thread is not None:
         _thread.join()
 

@@ -22,7 +22,7 @@ from onnx_vulkan.engine.structure import Structure, build_structure, name_dims
 from onnx_vulkan.errors import InvalidInput, ModelError
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT
-from onnx_vulkan.plan.build import PlanInput, PlanRequest, build_plan, wanted_pipelines
+from onnx_vulkan.plan.build import PlanDraft, PlanInput, PlanRequest, draft_plan
 from onnx_vulkan.plan.table import PlanTables
 from onnx_vulkan.plan.verify import verify_plan
 from onnx_vulkan.program.fold import constant_name
@@ -30,8 +30,8 @@ from onnx_vulkan.program.ir import Value
 
 __all__ = ["Block", "DeviceLimits"]
 
-SCALES = (2.0, 0.5, 4.0, 0.25)
-"""Relative sizes whose variants are compiled ahead."""
+AHEAD = 4
+"""Variants are compiled ahead for inputs of up to so many times the size of the first."""
 PIECE = 4
 """Pipelines that the background thread compiles at a time."""
 PROMOTION_SHARE = 0.25
@@ -145,34 +145,40 @@ class Block:
             chosen = runtime.all
             if self.compile_ahead and runtime.all != runtime.at_once:
                 chosen = runtime.at_once
-                self.later(f"run-time {sorted(runtime.all.items())}", self._promote, structure, numbers, runtime.all)
-            request = self.request(structure, numbers, chosen)
-            if self.compile_ahead and not self.ready(request):
-                request = self.at_hand(structure, request)
-            tables = self.tables(request)
-            self.warm.append((structure, dict(numbers)))
-            return tables
+                what = f"run-time {sorted(runtime.all.items())}"
+                self.later(what, self._promote, structure, numbers, runtime.all, urgent=True)
+            draft = draft_plan(self.request(structure, numbers, chosen))
+            if self.compile_ahead and numbers and not self.ready(draft):
+                draft = self.at_hand(structure, draft, improve=chosen is runtime.all)
+            return self.finish(draft)
 
-    def at_hand(self, structure: Structure, request: PlanRequest) -> PlanRequest:
-        """A request whose pipelines exist already, with variants that were chosen for larger sizes, and the better plan made
-        later; *request* itself where there are none."""
-        numbers = request.numbers
-        larger = [n for s, n in self.warm if s is structure and all(n[name] >= numbers[name] for name in numbers)]
-        for other in sorted(larger, key=lambda n: sum(n.values()))[:3]:
-            quick = replace(request, chosen_at=other)
+    def at_hand(self, structure: Structure, best: PlanDraft, *, improve: bool) -> PlanDraft:
+        """A plan of the same sizes on variants that serve all sizes up to some larger ones: pipelines that exist already
+        where there are such, else those of twice the sizes, which the next larger input will find.
+
+        With *improve* the best plan is made on the background thread.
+        """
+        request = best.q
+        numbers, bound = request.numbers, request.numbers.keys() - request.runtime.keys()
+        if improve:
+            what = f"better {sorted(numbers.items())} {sorted(request.runtime.items())}"
+            self.later(what, self._improve, structure, numbers, request.runtime)
+        larger = [n for s, n in self.warm if s is structure and all(n.get(name, -1) >= numbers[name] for name in bound)]
+        for other in sorted(larger, key=lambda n: sum(n.values()))[:2]:
+            quick = draft_plan(replace(request, chosen_at={name: other[name] for name in bound}))
             if self.ready(quick):
-                what = f"better {sorted(numbers.items())} {sorted(request.runtime.items())}"
-                self.later(what, self._improve, structure, numbers, request.runtime)
                 return quick
-        return request
+        twice = {name: 2 * numbers[name] for name in bound}
+        self.warm.append((structure, twice))
+        return draft_plan(replace(request, chosen_at=twice))
 
-    def ready(self, request: PlanRequest) -> bool:
-        """Whether all pipelines of a request exist."""
-        return self.device.pipelines_ready(self.shaders(wanted_pipelines(request)))
+    def ready(self, draft: PlanDraft) -> bool:
+        """Whether all pipelines of a plan exist."""
+        return self.device.pipelines_ready(self.shaders(list(draft.wanted)))
 
-    def tables(self, request: PlanRequest) -> PlanTables:
-        """The plan of a request, its barriers proved when ``ONNX_VULKAN_VERIFY_PLANS=1`` (the tests run so)."""
-        tables, accesses = build_plan(request)
+    def finish(self, draft: PlanDraft) -> PlanTables:
+        """The tables of a plan, its barriers proved when ``ONNX_VULKAN_VERIFY_PLANS=1`` (the tests run so)."""
+        tables, accesses = draft.finish()
         if os.environ.get("ONNX_VULKAN_VERIFY_PLANS") == "1":
             verify_plan(tables.commands, accesses)
         return tables
@@ -198,7 +204,9 @@ class Block:
         )
 
     # ------------------------------------------------------------------------------------------------ ahead of need
-    def later(self, what: str, job: Callable[..., Iterator[None]], structure: Structure, *arguments: Any) -> None:
+    def later(
+        self, what: str, job: Callable[..., Iterator[None]], structure: Structure, *arguments: Any, urgent: bool = False
+    ) -> None:
         """Run a job of this block on the background thread, once for each structure, unless the block is gone by then."""
         key = (what, id(structure))
         if key in self._planned_ahead:
@@ -211,39 +219,36 @@ class Block:
             if bound is not None:
                 yield from bound(structure, *arguments)
 
-        ahead.submit(steps)
+        ahead.submit(steps, urgent=urgent)
 
     def _compile_sizes(self, structure: Structure, numbers: Mapping[str, int]) -> Iterator[None]:
-        """Compile the variants that smaller and larger inputs will choose."""
-        for scale in SCALES:
-            other = {name: max(round(n * scale), 1) for name, n in numbers.items()}
-            if all(g.holds(other) for g in structure.guards):
-                yield from self._compile(self.request(structure, other, {}))
-                self.warm.append((structure, other))
+        """Compile the variants that serve all sizes up to several times these."""
+        other = {name: AHEAD * n for name, n in numbers.items()}
+        if all(g.holds(other) for g in structure.guards):
+            yield from self._compile(replace(self.request(structure, other, {}), chosen_at=other))
+            self.warm.append((structure, other))
 
     def _promote(self, structure: Structure, numbers: Mapping[str, int], runtime: Mapping[str, int]) -> Iterator[None]:
-        """Make a plan with run-time dims, and have it serve from now on."""
-        request = self.request(structure, numbers, runtime)
+        """Make a plan with run-time dims, and have it serve from now on unless it takes too much memory."""
+        budget, _ = self.device.heap()
+        yield from self._add(self.request(structure, numbers, runtime), int(budget * PROMOTION_SHARE))
+
+    def _improve(self, structure: Structure, numbers: Mapping[str, int], runtime: Mapping[str, int]) -> Iterator[None]:
+        """Make the best plan of sizes that variants at hand have served so far."""
+        yield from self._add(self.request(structure, numbers, runtime), 1 << 62)
+
+    def _add(self, request: PlanRequest, most_bytes: int) -> Iterator[None]:
         yield from self._compile(request)
         with self._lock:
             if self.replay.native is None:
                 return
-            tables = self.tables(request)
-            budget, _ = self.device.heap()
-            if tables.arena_size <= budget * PROMOTION_SHARE:
+            tables = self.finish(draft_plan(request))
+            if tables.arena_size <= most_bytes:
                 self.replay.add_plan(tables)
-
-    def _improve(self, structure: Structure, numbers: Mapping[str, int], runtime: Mapping[str, int]) -> Iterator[None]:
-        """Make the plan of sizes that were served by variants at hand."""
-        request = self.request(structure, numbers, runtime)
-        yield from self._compile(request)
-        with self._lock:
-            if self.replay.native is not None:
-                self.replay.add_plan(self.tables(request))
 
     def _compile(self, request: PlanRequest) -> Iterator[None]:
         with self._lock:
-            wanted = wanted_pipelines(request)
+            wanted = list(draft_plan(request).wanted)
         for n in range(0, len(wanted), PIECE):
             yield
             if self.replay.native is None:

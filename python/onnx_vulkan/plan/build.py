@@ -36,7 +36,7 @@ from onnx_vulkan.plan.table import (
 )
 from onnx_vulkan.program.ir import Instr, Value
 
-__all__ = ["PlanInput", "PlanOutput", "PlanRequest", "Range", "build_plan", "wanted_pipelines"]
+__all__ = ["PlanDraft", "PlanInput", "PlanOutput", "PlanRequest", "Range", "build_plan", "draft_plan"]
 
 MAX_ELEMENTS = (1 << 31) - 1
 """Kernels index elements with 32-bit integers."""
@@ -155,7 +155,9 @@ class _Numbers:
         return bool(self.runtime) and isinstance(e, Dim) and not symbols_of(e).isdisjoint(self.runtime)
 
 
-class _Planner:
+class PlanDraft:
+    """A plan whose variants and places are chosen. ``wanted`` are its pipelines; :meth:`finish` makes them and the tables."""
+
     def __init__(self, request: PlanRequest):
         self.q = request
         self.symbols = {name: n for n, name in enumerate(request.runtime)}
@@ -171,6 +173,11 @@ class _Planner:
         self.results: list[Value] = []
         self.launches: list[Launch] = []
         self.expressions: dict[Extent, int] = {}
+        self.schedule()
+        self.segment_sizes = self.place()
+        self.wanted: dict[tuple[Kernel, tuple[int, ...], bool], int] = {}
+        for launch in self.launches:
+            self.wanted.setdefault((launch.kernel, launch.variant.spec, self.needs_record(launch)), len(self.wanted))
 
     # ------------------------------------------------------------------------------------------------ numbers
     def varies(self, e: Extent) -> bool:
@@ -301,16 +308,9 @@ class _Planner:
         row.update(fields, op=int(op))
         self.t.commands.append(tuple(row.values()))
 
-    def wanted(self) -> dict[tuple[Kernel, tuple[int, ...], bool], int]:
-        """The pipelines of all launches, numbered."""
-        found: dict[tuple[Kernel, tuple[int, ...], bool], int] = {}
-        for launch in self.launches:
-            found.setdefault((launch.kernel, launch.variant.spec, self.needs_record(launch)), len(found))
-        return found
-
     def emit(self) -> list[int]:
         """Commands for all launches; returns the pipelines."""
-        wanted = self.wanted()
+        wanted = self.wanted
         pipelines = list(self.q.pipelines(list(wanted)))
         pending_reads: list[Range] = []
         pending_writes: list[Range] = []
@@ -413,10 +413,13 @@ class _Planner:
             self.t.patches.append((int(patch), at, self.expression(e), 0))
 
     # ------------------------------------------------------------------------------------------------ edges
+    def finish(self) -> tuple[PlanTables, list[tuple[list[Range], list[Range]]]]:
+        """The plan, and what each of its dispatches reads and writes (for :mod:`onnx_vulkan.plan.verify`)."""
+        return self.tables(), self.t.hazards
+
     def tables(self) -> PlanTables:
         q, t = self.q, self.t
-        self.schedule()
-        arena_size, input_size, output_size = self.place()
+        arena_size, input_size, output_size = self.segment_sizes
         pipelines = self.emit()
         used = {self.base(v) for launch in self.launches for v in launch.kernel.reads}
         keys: list[tuple[int, int, int]] = []
@@ -476,19 +479,14 @@ def _conflict(reads: Sequence[Range], writes: Sequence[Range], before_r: Sequenc
     return any(a.overlaps(b) for b in before_w for a in (*reads, *writes)) or any(a.overlaps(b) for b in before_r for a in writes)
 
 
-def wanted_pipelines(request: PlanRequest) -> list[tuple[Kernel, tuple[int, ...], bool]]:
-    """The pipelines that the plan of *request* will ask for."""
-    planner = _Planner(request)
-    planner.schedule()
-    planner.place()
-    return list(planner.wanted())
-
-
-def build_plan(request: PlanRequest) -> tuple[PlanTables, list[tuple[list[Range], list[Range]]]]:
-    """The plan of a request, and what each of its dispatches reads and writes (for :mod:`onnx_vulkan.plan.verify`).
+def draft_plan(request: PlanRequest) -> PlanDraft:
+    """The choices of a plan, before any pipeline is asked for.
 
     Raises Unsupported where a tensor is too large for the kernels' indices.
     """
-    planner = _Planner(request)
-    tables = planner.tables()
-    return tables, planner.t.hazards
+    return PlanDraft(request)
+
+
+def build_plan(request: PlanRequest) -> tuple[PlanTables, list[tuple[list[Range], list[Range]]]]:
+    """The plan of a request, see :meth:`PlanDraft.finish`."""
+    return draft_plan(request).finish()
