@@ -9,11 +9,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from random_program import SeededChoices, make_program
-from run_program import ProgramRun, check_close
-
 from onnx_vulkan.dims import Scope
 from onnx_vulkan.program.interp import interpret
+from random_program import SeededChoices, make_program
+from run_program import ProgramRun, check_close
 
 
 def one(seed: int, symbols: bool, steps: int, guard: bool) -> str:
@@ -46,7 +45,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--lines", type=int, default=2)
     a = parser.parse_args()
-    bad, skipped = 0, 0
+    bad = 0
     for seed in range(a.first, a.last):
         try:
             one(seed, a.symbols, a.steps, a.guard)
@@ -55,7 +54,7 @@ def main() -> None:
             if bad > 12:
                 break
             lines = traceback.format_exc().strip().splitlines()
-            print(f"seed {seed}:", "\n   ".join(lines[-a.lines:])[:3000], flush=True)
+            print(f"seed {seed}:", "\n   ".join(lines[-a.lines :])[:3000], flush=True)
     print(f"{a.last - a.first} programs, {bad} bad")
 
 

@@ -367,7 +367,9 @@ class Maker:
             return self.note(self.b.cast(x, t), 1)
         self.need(t is not DType.F16 or f.bound < 6e4)
         small = f.exact and f.bound <= 8 and s is not DType.F64
-        keeps = f.exact and ((s in (DType.F16, DType.BF16) and t in (DType.F32, DType.F64)) or (s is DType.F32 and t is DType.F64))
+        keeps = f.exact and (
+            (s in (DType.F16, DType.BF16) and t in (DType.F32, DType.F64)) or (s is DType.F32 and t is DType.F64)
+        )
         err = f.err if keeps or (small and s.is_int) else f.err + f.bound * EPS[t]
         return self.note(self.b.cast(x, t), f.bound, err, f.special)
 
@@ -554,7 +556,9 @@ class Maker:
         count = self.size([x.shape[i] for i in axes])
         if fn in ("argmax", "argmin"):
             self.need(f.exact and at_least(x.shape[axes[0]], 1))
-            return self.note(self.b.reduce(fn, x, axes[:1], keepdims=keepdims, last=self.chance(50)), float(self.n(x.shape[axes[0]])))
+            return self.note(
+                self.b.reduce(fn, x, axes[:1], keepdims=keepdims, last=self.chance(50)), float(self.n(x.shape[axes[0]]))
+            )
         y = self.b.reduce(fn, x, axes, keepdims=keepdims)
         self.need(supports(next(i for i in reversed(self.b.instrs) if i.op == "reduce")) is None)
         if t.is_int:
@@ -723,7 +727,9 @@ class Maker:
             self.facts = {v: f for v, f in self.facts.items() if v in known or v in made}
 
 
-def make_program(choices: Choices, symbols: Mapping[str, int] | None = None, steps: int = 8, *, conv: bool = True) -> RandomProgram:
+def make_program(
+    choices: Choices, symbols: Mapping[str, int] | None = None, steps: int = 8, *, conv: bool = True
+) -> RandomProgram:
     """A random program; must run in a Scope that holds *symbols*."""
     m = Maker(choices, symbols, conv=conv)
     if symbols:  # every symbol is a whole dim of an input

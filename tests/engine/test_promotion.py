@@ -10,7 +10,7 @@ SHAPES = {"x": (symbol("batch"), symbol("length"), 64)}
 
 
 def capacities(promotion, values, batch=1, shapes=SHAPES):
-    return [promotion.runtime(shapes, {"batch": batch, "length": n}) for n in values]
+    return [dict(promotion.runtime(shapes, {"batch": batch, "length": n}).all) for n in values]
 
 
 def test_the_third_value_promotes():
@@ -20,7 +20,7 @@ def test_the_third_value_promotes():
 def test_one_dim_is_promoted_without_the_other():
     p = Promotion(Options())
     capacities(p, [10, 30, 50])
-    assert p.runtime(SHAPES, {"batch": 2, "length": 50}) == {"length": 64}
+    assert capacities(p, [50], batch=2) == [{"length": 64}]
 
 
 def test_growth_by_one_gets_room():
@@ -59,3 +59,12 @@ def test_promotion_can_be_turned_off():
 def test_dims_that_no_input_has_are_left_out():
     p = Promotion(Options(runtime_dims={"other": 8}))
     assert capacities(p, [1], shapes={"x": (3, 4)}) == [{}]
+
+
+def test_what_a_plan_must_have_at_once():
+    def at_once(promotion, values):
+        return [dict(promotion.runtime(SHAPES, {"batch": 1, "length": n}).at_once) for n in values]
+
+    assert at_once(Promotion(Options()), [10, 30, 20, 40]) == [{}] * 4
+    assert at_once(Promotion(Options()), [10, 11, 12, 13]) == [{}, {}, {"length": 128}, {"length": 128}]
+    assert at_once(Promotion(Options(runtime_dims={"length": 64})), [10, 30]) == [{"length": 64}] * 2

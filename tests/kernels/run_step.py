@@ -90,7 +90,7 @@ class Device:
             max_workgroup_invocations=properties.maxComputeWorkGroupInvocations,
             max_shared_memory=properties.maxComputeSharedMemorySize,
             features=frozenset(),
-            nan_preserve=bool(controls.shaderSignedZeroInfNanPreserveFloat32),
+            nan_preserve=[b for b in (32, 64) if getattr(controls, f"shaderSignedZeroInfNanPreserveFloat{b}")],
         )
 
     def reserve(self, size: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -96,8 +96,11 @@ class Kernel:
         """The kernel itself, in the variant that suits the sizes."""
         return [Launch(self, self.choose(at, limits))]
 
-    def source(self, *, in_record: bool, nan_preserve: bool = False) -> str:
-        """The whole GLSL text, with parameters in push constants or in the record."""
+    def source(self, *, in_record: bool, nan_preserve: Collection[int] = ()) -> str:
+        """The whole GLSL text, with parameters in push constants or in the record.
+
+        *nan_preserve*: the float widths for which the device can be told to keep NaN, infinities and the sign of zero.
+        """
         key = in_record
         if key not in self._sources:
             self._sources[key] = self._render(in_record=in_record, nan_preserve=nan_preserve)
@@ -107,7 +110,7 @@ class Kernel:
     def _functions(self) -> str:
         return functions.snippet(self.body)
 
-    def _render(self, *, in_record: bool, nan_preserve: bool) -> str:
+    def _render(self, *, in_record: bool, nan_preserve: Collection[int]) -> str:
         body = self.body
         extensions = {
             "GL_EXT_buffer_reference2": None,
@@ -131,10 +134,13 @@ class Kernel:
         if "GL_EXT_shader_explicit_arithmetic_types_int64" in extensions:
             defines.append("#define HAS_I64")
         mode = []
-        if nan_preserve:
-            # SignedZeroInfNanPreserve (SPIR-V execution mode 4461, capability 4466) for 32-bit floats
-            extensions["GL_EXT_spirv_intrinsics"] = None
-            mode.append('spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4466], 4461, 32);')
+        for bits in nan_preserve:
+            # SignedZeroInfNanPreserve (SPIR-V execution mode 4461, capability 4466)
+            if bits == 32 or "GL_EXT_shader_explicit_arithmetic_types_float64" in extensions:
+                extensions["GL_EXT_spirv_intrinsics"] = None
+                mode.append(
+                    f'spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4466], 4461, {bits});'
+                )
         return "\n".join(
             [
                 "#version 460",

@@ -261,7 +261,7 @@ class Block:
 
     def shaders(self, wanted: Sequence[tuple[Kernel, tuple[int, ...], bool]]) -> list[Shader]:
         """Kernels in given variants as the device knows them."""
-        nan = "nan_preserve_f32" in self.limits.features
+        nan = [bits for bits in (32, 64) if f"nan_preserve_f{bits}" in self.limits.features]
         return [
             Shader(
                 kernel.source(in_record=in_record, nan_preserve=nan),
