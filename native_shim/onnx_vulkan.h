@@ -13,7 +13,7 @@
 
 // cdef begin
 enum { OV_OK, OV_INVALID_INPUT, OV_OUT_OF_MEMORY, OV_DEVICE_LOST, OV_FAILED, OV_PYTHON_ERROR, OV_UNSUPPORTED };
-enum { OV_MAX_RANK = 16, OV_MAX_SYMBOLS = 64, OV_PROFILE_LABEL = 96 };
+enum { OV_MAX_RANK = 16, OV_MAX_SYMBOLS = 512, OV_PROFILE_LABEL = 96 };
 
 typedef struct ov_error {
     int32_t kind;
@@ -147,11 +147,12 @@ typedef struct ov_plan_desc {
     const ov_key *keys;
     const ov_io_desc *inputs, *outputs;
     const uint32_t *output_dims;
+    const uint32_t *derived; // expressions of the symbols after the first n_symbols, each of symbols before it
     const uint64_t *pipelines;
     const char *labels;
     uint64_t arena_size, input_size, output_size;
     uint32_t n_commands, n_push, n_record, n_host_keys, n_relocs, n_patches, n_code, n_guards, n_keys, n_output_dims, n_pipelines,
-        n_labels, labels_size, n_symbols;
+        n_labels, labels_size, n_symbols, n_derived;
 } ov_plan_desc;
 
 // ---- blocks and runs ----

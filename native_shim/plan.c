@@ -43,7 +43,7 @@ int64_t ov_eval(const ov_plan *plan, uint32_t expr, const int64_t *symbols) {
 }
 
 // Checks once what ov_eval then relies on.
-static bool expr_ok(const ov_plan_desc *p, uint32_t expr) {
+static bool expr_ok(const ov_plan_desc *p, uint32_t expr, int64_t n_symbols) {
     uint32_t at = expr, depth = 0;
     while (at < p->n_code) {
         int64_t op = p->code[at++];
@@ -51,7 +51,7 @@ static bool expr_ok(const ov_plan_desc *p, uint32_t expr) {
         if (op == OV_PUSH || op == OV_SYM) {
             if (at >= p->n_code || depth == MAX_STACK) return false;
             int64_t operand = p->code[at++];
-            if (op == OV_SYM && (operand < 0 || operand >= p->n_symbols)) return false;
+            if (op == OV_SYM && (operand < 0 || operand >= n_symbols)) return false;
             depth++;
         } else {
             if (op < OV_ADD || op > OV_MAX || depth < 2) return false;
@@ -88,7 +88,7 @@ static const char *check_io(const ov_plan_desc *p, uint32_t n_inputs, uint32_t n
             return "an output lies outside its segment";
     }
     for (uint32_t i = 0; i < p->n_output_dims; i++)
-        if (!expr_ok(p, p->output_dims[i])) return "an output dim's expression is broken";
+        if (!expr_ok(p, p->output_dims[i], (int64_t)p->n_symbols + p->n_derived)) return "an output dim's expression is broken";
     for (uint32_t i = 0; i < p->n_keys; i++)
         if (p->keys[i].symbol >= (int64_t)p->n_symbols) return "a key names a symbol that does not exist";
     return NULL;
@@ -129,7 +129,11 @@ static const char *check_commands(const ov_plan_desc *p) {
 
 static const char *check_values(const ov_plan_desc *p, uint32_t n_inputs, uint32_t n_outputs) {
     static const uint32_t widths[] = {4, 8, 12, 8, 8};
-    if (p->n_symbols > OV_MAX_SYMBOLS) return "it has more than 64 run-time symbols";
+    int64_t n_symbols = (int64_t)p->n_symbols + p->n_derived;
+    if (n_symbols > OV_MAX_SYMBOLS) return "it has more than 512 run-time symbols";
+    for (uint32_t i = 0; i < p->n_derived; i++) {
+        if (!expr_ok(p, p->derived[i], (int64_t)p->n_symbols + i)) return "a derived symbol's expression is broken";
+    }
     for (uint32_t i = 0; i < p->n_relocs; i++) {
         const ov_reloc *r = &p->relocs[i];
         uint32_t room = r->blob ? p->n_record : p->n_push;
@@ -139,12 +143,12 @@ static const char *check_values(const ov_plan_desc *p, uint32_t n_inputs, uint32
         const ov_patch *q = &p->patches[i];
         if (q->kind > OV_PATCH_EXTERNAL_OUT || q->offset > p->n_record || p->n_record - q->offset < widths[q->kind])
             return "a patch lies outside the record";
-        if (!expr_ok(p, q->expr)) return "a patch's expression is broken";
+        if (!expr_ok(p, q->expr, n_symbols)) return "a patch's expression is broken";
         if (q->kind == OV_PATCH_EXTERNAL_IN && q->index >= n_inputs) return "a patch names an input that does not exist";
         if (q->kind == OV_PATCH_EXTERNAL_OUT && q->index >= n_outputs) return "a patch names an output that does not exist";
     }
     for (uint32_t i = 0; i < p->n_guards; i++)
-        if (!expr_ok(p, p->guards[i].expr)) return "a guard's expression is broken";
+        if (!expr_ok(p, p->guards[i].expr, n_symbols)) return "a guard's expression is broken";
     return NULL;
 }
 
@@ -171,7 +175,7 @@ int ov_plan_create(const ov_plan_desc *desc, uint32_t n_inputs, uint32_t n_outpu
         PART(host_keys, p->n_host_keys), PART(relocs, p->n_relocs),    PART(patches, p->n_patches),
         PART(code, p->n_code),           PART(guards, p->n_guards),    PART(keys, p->n_keys),
         PART(inputs, n_inputs),          PART(outputs, n_outputs),     PART(output_dims, p->n_output_dims),
-        PART(pipelines, p->n_pipelines), PART(labels, p->labels_size),
+        PART(pipelines, p->n_pipelines), PART(labels, p->labels_size), PART(derived, p->n_derived),
     };
 #undef PART
     enum { N_PARTS = sizeof parts / sizeof *parts };
@@ -248,6 +252,7 @@ bool ov_plan_match(const ov_plan *plan, const ov_tensor *inputs, uint32_t n_inpu
         if (size && (!inputs[i].data || memcmp(inputs[i].data, host, size))) return false;
         host += size;
     }
+    for (uint32_t i = 0; i < p->n_derived; i++) symbols[p->n_symbols + i] = ov_eval(plan, p->derived[i], symbols);
     for (uint32_t i = 0; i < p->n_guards; i++) {
         const ov_guard *g = &p->guards[i];
         int64_t value = ov_eval(plan, g->expr, symbols);

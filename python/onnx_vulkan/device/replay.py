@@ -310,6 +310,7 @@ def describe(tables: PlanTables, n_inputs: int, n_outputs: int) -> tuple[Any, li
             "inputs": pointer("ov_io_desc", tables.inputs, IO),
             "outputs": pointer("ov_io_desc", tables.outputs, IO),
             "output_dims": pointer("uint32_t", tables.output_dims, np.uint32),
+            "derived": pointer("uint32_t", tables.derived, np.uint32),
             "pipelines": pointer("uint64_t", tables.pipelines, np.uint64),
             "labels": pointer("char", labels, np.uint8),
             "arena_size": tables.arena_size,
@@ -329,6 +330,7 @@ def describe(tables: PlanTables, n_inputs: int, n_outputs: int) -> tuple[Any, li
             "n_labels": len(tables.labels),
             "labels_size": len(labels),
             "n_symbols": tables.n_symbols,
+            "n_derived": len(tables.derived),
         },
     )
     return description, keep

@@ -27,12 +27,12 @@ from onnx_vulkan.plan.table import (
     KEY,
     PATCH,
     RELOC,
+    Encoder,
     Op,
     PatchKind,
     PlanTables,
     Segment,
     divisor_words,
-    encode,
 )
 from onnx_vulkan.program.ir import Instr, Value
 
@@ -129,7 +129,6 @@ class _Tables:
     record: bytearray = field(default_factory=bytearray)
     relocs: list[tuple[int, ...]] = field(default_factory=list)
     patches: list[tuple[int, ...]] = field(default_factory=list)
-    code: list[int] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
     hazards: list[tuple[list[Range], list[Range]]] = field(default_factory=list)
 
@@ -172,7 +171,7 @@ class PlanDraft:
         self.output_of: dict[Value, int] = {}
         self.results: list[Value] = []
         self.launches: list[Launch] = []
-        self.expressions: dict[Extent, int] = {}
+        self.encoder = Encoder(self.symbols)
         self.schedule()
         self.segment_sizes = self.place()
         self.wanted: dict[tuple[Kernel, tuple[int, ...], bool], int] = {}
@@ -194,11 +193,8 @@ class PlanDraft:
         return n * v.dtype.size
 
     def expression(self, e: Extent) -> int:
-        start = self.expressions.get(e)
-        if start is None:
-            bound = _bind(e, self.q.numbers, self.symbols)
-            start = self.expressions[e] = encode(bound, self.symbols, self.t.code)
-        return start
+        """Where the expression of an extent starts in the plan's code."""
+        return self.encoder.encode(_bind(e, self.q.numbers, self.symbols))
 
     # ------------------------------------------------------------------------------------------------ places
     def schedule(self) -> None:
@@ -445,7 +441,8 @@ class PlanDraft:
             inputs=np.array(inputs, IO),
             outputs=np.array(outputs, IO),
             output_dims=output_dims,
-            code=t.code,
+            code=self.encoder.code,
+            derived=self.encoder.derived,
             push=bytes(t.push),
             record=bytes(t.record),
             host_keys=host,

@@ -23,12 +23,12 @@ __all__ = [
     "KEY",
     "PATCH",
     "RELOC",
+    "Encoder",
     "Op",
     "PatchKind",
     "PlanTables",
     "Segment",
     "divisor_words",
-    "encode",
 ]
 
 
@@ -120,7 +120,8 @@ class PlanTables:
     """A whole plan, as C copies it (``ov_plan_desc``). Arrays have the dtypes above; sizes are bytes.
 
     ``host_keys``: the bytes of the host-known inputs, one after the other in input order. ``output_dims``: where the expression
-    of each output dim starts in ``code``. ``pipelines`` and ``labels`` are what commands index.
+    of each output dim starts in ``code``. ``derived``: where the expressions start of the symbols that follow the
+    ``n_symbols`` run-time ones, each made from those before it. ``pipelines`` and ``labels`` are what commands index.
     """
 
     commands: NDArray[np.void]
@@ -141,37 +142,63 @@ class PlanTables:
     input_size: int = 0
     output_size: int = 0
     n_symbols: int = 0
+    derived: Sequence[int] = ()
 
 
 # Expression code: int64 words. An expression is a run of operations ended by END; the value is the top of the stack.
 END, PUSH, SYM, ADD, MUL, FLOORDIV, MIN, MAX = range(8)
 
 
-def encode(e: Extent, symbols: Mapping[str, int], code: list[int]) -> int:
-    """Append the expression of *e* to *code*; gives back where it starts. *symbols* numbers the run-time symbols."""
-    start = len(code)
-    _encode(e, symbols, code)
-    code.append(END)
-    return start
+class Encoder:
+    """Writes extents as expression code. Quotients and the like, which many extents share, become derived symbols: C computes
+    each once a run. ``symbols`` numbers the run-time symbols."""
 
+    def __init__(self, symbols: Mapping[str, int]):
+        self.symbols = symbols
+        self.code: list[int] = []
+        self.derived: list[int] = []
+        self._starts: dict[Extent, int] = {}
+        self._atoms: dict[object, int] = {}
 
-def _encode(e: Extent, symbols: Mapping[str, int], code: list[int]) -> None:
-    if not isinstance(e, Dim):
-        code += [PUSH, int(e)]
-        return
-    for n, (monomial, c) in enumerate(e.terms):
-        code += [PUSH, c]
-        for atom, power in monomial:
-            for _ in range(power):
-                if atom[0] == "sym":
-                    code += [SYM, symbols[str(atom[1])]]
-                else:
-                    _encode(atom[1], symbols, code)  # type: ignore[arg-type]
-                    _encode(atom[2], symbols, code)  # type: ignore[arg-type]
-                    code.append({"div": FLOORDIV, "min": MIN, "max": MAX}[str(atom[0])])
-                code.append(MUL)
-        if n:
-            code.append(ADD)
+    def encode(self, e: Extent) -> int:
+        """Where the expression of *e* starts in ``code``."""
+        start = self._starts.get(e)
+        if start is None:
+            self._prepare(e)
+            start = self._starts[e] = len(self.code)
+            self._terms(e)
+            self.code.append(END)
+        return start
+
+    def _prepare(self, e: Extent) -> None:
+        """Make the derived symbols that *e* needs, those of its parts first."""
+        if not isinstance(e, Dim):
+            return
+        for monomial, _ in e.terms:
+            for atom, _ in monomial:
+                if atom[0] == "sym" or atom in self._atoms:
+                    continue
+                kind, a, b = atom
+                self._prepare(a)  # type: ignore[arg-type]
+                self._prepare(b)  # type: ignore[arg-type]
+                start = len(self.code)
+                self._terms(a)  # type: ignore[arg-type]
+                self._terms(b)  # type: ignore[arg-type]
+                self.code += [{"div": FLOORDIV, "min": MIN, "max": MAX}[str(kind)], END]
+                self._atoms[atom] = len(self.symbols) + len(self.derived)
+                self.derived.append(start)
+
+    def _terms(self, e: Extent) -> None:
+        if not isinstance(e, Dim):
+            self.code += [PUSH, int(e)]
+            return
+        for n, (monomial, c) in enumerate(e.terms):
+            self.code += [PUSH, c]
+            for atom, power in monomial:
+                index = self.symbols[str(atom[1])] if atom[0] == "sym" else self._atoms[atom]
+                self.code += [SYM, index, MUL] * power
+            if n:
+                self.code.append(ADD)
 
 
 def divisor_words(d: int) -> tuple[int, int, int]:
