@@ -26,7 +26,7 @@ from onnx_vulkan.dims import (
     symbols_of,
 )
 from onnx_vulkan.errors import ShapeMismatch
-from onnx_vulkan.plan.table import ADD, END, FLOORDIV, MAX, MIN, MUL, PUSH, SYM, encode
+from onnx_vulkan.plan.table import ADD, END, FLOORDIV, MAX, MIN, MUL, PUSH, SYM, Encoder
 
 A, B, C = symbol("a"), symbol("b"), symbol("c")
 
@@ -102,9 +102,13 @@ def run_code(code, start, values):
 @given(expressions(), NUMBERS)
 def test_the_encoded_expression_gives_the_same_number(made, numbers):
     e, f = made
-    code = [99]
-    start = encode(e, {"a": 0, "b": 1, "c": 2}, code)
-    assert run_code(code, start, [numbers["a"], numbers["b"], numbers["c"]]) == f(numbers)
+    encoder = Encoder({"a": 0, "b": 1, "c": 2})
+    start = encoder.encode(e)
+    assert encoder.encode(e) == start
+    values = [numbers["a"], numbers["b"], numbers["c"]]
+    for derived in encoder.derived:
+        values.append(run_code(encoder.code, derived, values))
+    assert run_code(encoder.code, start, values) == f(numbers)
 
 
 @SETTINGS
