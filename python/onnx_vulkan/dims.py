@@ -18,6 +18,7 @@ import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Union
 
 from onnx_vulkan.errors import ShapeMismatch, Unsupported
@@ -102,10 +103,7 @@ class Dim:
     def __add__(self, other: Extent) -> Extent:
         if not isinstance(other, (int, Dim)):
             return NotImplemented
-        terms = dict(self.terms)
-        for m, c in _terms(other):
-            terms[m] = terms.get(m, 0) + c
-        return _make(terms)
+        return _sum(self, other)
 
     __radd__ = __add__
 
@@ -123,12 +121,7 @@ class Dim:
     def __mul__(self, other: Extent) -> Extent:
         if not isinstance(other, (int, Dim)):
             return NotImplemented
-        terms: dict[Monomial, int] = {}
-        for ma, ca in self.terms:
-            for mb, cb in _terms(other):
-                m = _times(ma, mb)
-                terms[m] = terms.get(m, 0) + ca * cb
-        return _make(terms)
+        return _product(self, other)
 
     __rmul__ = __mul__
 
@@ -143,6 +136,25 @@ class Dim:
 
     def __rmod__(self, other: Extent) -> Extent:
         return other - self * (other // self)
+
+
+# Planning asks for the same sums and products at every new shape; without a memory they are half of its time.
+@lru_cache(maxsize=1 << 16)
+def _sum(a: Dim, b: Extent) -> Extent:
+    terms = dict(a.terms)
+    for m, c in _terms(b):
+        terms[m] = terms.get(m, 0) + c
+    return _make(terms)
+
+
+@lru_cache(maxsize=1 << 16)
+def _product(a: Dim, b: Extent) -> Extent:
+    terms: dict[Monomial, int] = {}
+    for ma, ca in a.terms:
+        for mb, cb in _terms(b):
+            m = _times(ma, mb)
+            terms[m] = terms.get(m, 0) + ca * cb
+    return _make(terms)
 
 
 def _atom_text(atom: Atom) -> str:
@@ -207,6 +219,7 @@ def _exact_quotient(a: Extent, b: Extent) -> Extent | None:
     return None
 
 
+@lru_cache(maxsize=1 << 16)
 def _floordiv(a: Extent, b: Extent) -> Extent:
     if isinstance(a, int) and isinstance(b, int):
         return a // b
