@@ -31,7 +31,7 @@ def _run(session: Session, n: int) -> None:
 
 
 def test_a_promoted_plan_is_made_in_the_background_and_takes_over() -> None:
-    with Session.load(_model(), options=Options(compile_ahead=True)) as session:
+    with Session.load(_model(), options=Options(compile_ahead="on")) as session:
         for n in (4, 7, 20):
             _run(session, n)
         assert session.stats()["plans_made"] >= 3, "the third size has a plan of its own, it does not wait for a promotion"
@@ -44,7 +44,7 @@ def test_a_promoted_plan_is_made_in_the_background_and_takes_over() -> None:
 
 
 def test_variants_of_other_sizes_are_compiled_ahead() -> None:
-    with Session.load(_model(), options=Options(compile_ahead=True, auto_runtime_dims=False)) as session:
+    with Session.load(_model(), options=Options(compile_ahead="on", auto_runtime_dims=False)) as session:
         _run(session, 40)
         ahead.drain()
         created = session.device.counters()["pipelines_created"]
@@ -54,7 +54,7 @@ def test_variants_of_other_sizes_are_compiled_ahead() -> None:
 
 
 def test_a_decode_loop_does_not_wait_for_the_background() -> None:
-    with Session.load(_model(), options=Options(compile_ahead=True)) as session:
+    with Session.load(_model(), options=Options(compile_ahead="on")) as session:
         for n in range(5, 40):
             _run(session, n)
         assert session.stats()["plans_made"] <= 4

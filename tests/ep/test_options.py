@@ -12,18 +12,28 @@ from onnxruntime_ep_vulkan.options import parse_options, provider_options
 
 
 def test_options_arrive(stub: StubEngine) -> None:
-    vulkan_session(chain(), {"precision": "fast", "contexts": 3, "runtime_dims": "past=1024, total=2048", "release_arena": "1"})
-    assert stub.options == [Options(precision="fast", contexts=3, release_arena=True, runtime_dims={"past": 1024, "total": 2048})]
+    vulkan_session(
+        chain(), {"compile_ahead": "off", "contexts": 3, "runtime_dims": "past=1024, total=2048", "release_arena": "1"}
+    )
+    assert stub.options == [
+        Options(compile_ahead="off", contexts=3, release_arena=True, runtime_dims={"past": 1024, "total": 2048})
+    ]
 
 
 def test_misspelt_option_names_the_known_ones(stub: StubEngine) -> None:
-    with pytest.raises(Exception, match=r"no provider option 'Precision'.*contexts, device, .*precision"):
+    with pytest.raises(Exception, match=r"no provider option 'Precision'.*compile_ahead, contexts, device"):
         vulkan_session(chain(), {"Precision": "fast"})
 
 
 @pytest.mark.parametrize(
     ("key", "text"),
-    [("precision", "quick"), ("contexts", "many"), ("release_arena", "maybe"), ("runtime_dims", "past"), ("runtime_dims", "a=x")],
+    [
+        ("compile_ahead", "maybe"),
+        ("contexts", "many"),
+        ("release_arena", "maybe"),
+        ("runtime_dims", "past"),
+        ("runtime_dims", "a=x"),
+    ],
 )
 def test_bad_value_is_named(key: str, text: str) -> None:
     with pytest.raises(InvalidInput, match=f"{key}.*{text}"):

@@ -71,8 +71,8 @@ class Block:
         self.folded: dict[str, Value] = {}
         self.weights: dict[str, Memory] = {}
         self.promotion = Promotion(self.options)
-        ahead_of_need = self.options.compile_ahead
-        self.compile_ahead = device.info.kind != "cpu" if ahead_of_need is None else ahead_of_need
+        choice = self.options.compile_ahead
+        self.compile_ahead = choice == "on" or (choice == "auto" and device.info.kind != "cpu")
         self._planned_ahead: set[object] = set()
         self.warm: deque[tuple[Structure, dict[str, int]]] = deque(maxlen=64)
         self._lock = threading.RLock()
