@@ -20,8 +20,8 @@ class Options:
     when they are seen to change again and again. ``auto_runtime_dims`` turns that promotion off.
     ``compile_ahead``: compile what other input sizes will need on a background thread; ``auto``: on a GPU, not on a software
     device, whose cores the model needs.
-    ``keep_islands``: through ONNX Runtime, claim also small groups of nodes between CPU nodes, whose crossings cost more than they
-    save.
+    ``keep_islands``: through ONNX Runtime, claim also small groups of nodes between CPU nodes, whose crossings cost more than
+    they save.
     ``guard_zones``: debug: every tensor in memory of its own, between poisoned zones that are checked after each run.
     ``barrier_everywhere``: debug: a barrier before every dispatch.
     """
