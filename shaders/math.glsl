@@ -379,14 +379,17 @@ double ov_fmod64(double a, double b) {
     return packDouble2x32(uvec2(uint(bits), uint(bits >> 32) | (pa.y & 0x80000000u)));
 }
 // ---- ov_mod
+// A zero remainder has the divisor's sign too.
 float ov_mod(float a, float b) {
     float r = ov_fmod(a, b);
-    return r != 0.0 && (r < 0.0) != (b < 0.0) ? r + b : r;
+    if (r == 0.0) return uintBitsToFloat(floatBitsToUint(b) & 0x80000000u);
+    return (r < 0.0) != (b < 0.0) ? r + b : r;
 }
 // ---- ov_mod64
 double ov_mod64(double a, double b) {
     double r = ov_fmod64(a, b);
-    return r != 0.0LF && (r < 0.0LF) != (b < 0.0LF) ? r + b : r;
+    if (r == 0.0LF) return packDouble2x32(uvec2(0u, unpackDouble2x32(b).y & 0x80000000u));
+    return (r < 0.0LF) != (b < 0.0LF) ? r + b : r;
 }
 // ---- ov_idiv
 // By magnitudes: the least integer over -1 traps on some processors.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
@@ -14,14 +15,14 @@ import numpy as np
 
 from onnx_vulkan.codegen.kernel import Kernel
 from onnx_vulkan.device import Device, Memory, ReplayBlock, Request, Shader
-from onnx_vulkan.dims import Dim
+from onnx_vulkan.dims import Dim, Scope
 from onnx_vulkan.engine import ahead
 from onnx_vulkan.engine.options import Options
 from onnx_vulkan.engine.promotion import Promotion
 from onnx_vulkan.engine.structure import Structure, build_structure, name_dims
 from onnx_vulkan.errors import InvalidInput, ModelError
 from onnx_vulkan.graph import Graph
-from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT
+from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT, lower_graph
 from onnx_vulkan.plan.build import PlanDraft, PlanInput, PlanRequest, draft_plan
 from onnx_vulkan.plan.table import PlanTables
 from onnx_vulkan.plan.verify import verify_plan
@@ -109,13 +110,11 @@ class Block:
             t = self.graph.types.get(name)
             if t is None or t.shape is None or any(isinstance(e, Dim) for e in t.shape):
                 return None
-            if (
-                t.dtype is not None
-                and t.dtype.is_int
-                and int(np.prod([int(e) for e in t.shape if not isinstance(e, Dim)])) <= HOST_INPUT_LIMIT
-            ):
-                return None
             shapes[name] = tuple(int(e) for e in t.shape if not isinstance(e, Dim))
+        if any(math.prod(shape) <= HOST_INPUT_LIMIT for shape in shapes.values()):
+            with Scope(None):
+                if lower_graph(self.graph, strict=False).host_inputs:
+                    return None
         return shapes
 
     # ------------------------------------------------------------------------------------------------ plans

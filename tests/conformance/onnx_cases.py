@@ -1,0 +1,85 @@
+"""ONNX's own test cases: single nodes, simple graphs and the graphs that PyTorch once exported. No test lives here."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+__all__ = ["KINDS", "Case", "all_cases"]
+
+Array = NDArray[Any]
+
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One case: a model, and feeds with the outputs that they must give. ``tensors``: all of them are tensors."""
+
+    name: str
+    kind: str
+    model: bytes
+    data: Sequence[tuple[dict[str, Array], list[Array]]]
+    tensors: bool
+    rtol: float
+    atol: float
+
+
+def all_cases() -> list[Case]:
+    """Every case of every kind, in a fixed order."""
+    return [*_made(), *_stored()]
+
+
+def _array(value: Any) -> Array | None:
+    """A tensor of a case as an array; None for a sequence or an optional."""
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    return np.asarray(value) if isinstance(value, (np.ndarray, np.generic)) else None
+
+
+def _case(name: str, kind: str, model: onnx.ModelProto, data: Sequence[tuple[Any, Any]], rtol: float, atol: float) -> Case:
+    names = [i.name for i in model.graph.input]
+    sets = [([_array(x) for x in xs], [_array(y) for y in ys]) for xs, ys in data]
+    tensors = all(a is not None for xs, ys in sets for a in (*xs, *ys))
+    pairs = [(dict(zip(names, xs, strict=False)), ys) for xs, ys in sets] if tensors else []
+    return Case(name, kind, model.SerializeToString(), pairs, tensors, rtol, atol)  # type: ignore[arg-type]
+
+
+def _made() -> Iterator[Case]:
+    """The cases that ONNX makes in memory: operators and simple graphs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.case import model, node
+
+        made = [("node", c) for c in node.collect_testcases(None)] + [("simple", c) for c in model.collect_testcases()]
+    for kind, c in made:
+        if c.model is not None and c.data_sets is not None:
+            yield _case(c.name, kind, c.model, c.data_sets, c.rtol, c.atol)
+
+
+def _stored() -> Iterator[Case]:
+    """The cases that come as files with the ``onnx`` package."""
+    from onnx.backend.test.loader import load_model_tests
+
+    for kind in KINDS[2:]:
+        for c in load_model_tests(kind=kind):
+            folder = Path(c.model_dir)
+            model = onnx.load(str(folder / "model.onnx"))
+            data = [_stored_set(model, part) for part in sorted(folder.glob("test_data_set_*"))]
+            yield _case(c.name, kind, model, data, c.rtol, c.atol)
+
+
+def _stored_set(model: onnx.ModelProto, folder: Path) -> tuple[list[onnx.TensorProto], list[onnx.TensorProto]]:
+    def read(kind: str) -> list[onnx.TensorProto]:
+        count = len(list(folder.glob(f"{kind}_*.pb")))
+        return [onnx.load_tensor(str(folder / f"{kind}_{i}.pb")) for i in range(count)]
+
+    return read("input"), read("output")
