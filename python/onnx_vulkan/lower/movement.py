@@ -52,9 +52,24 @@ def _reshape(b: LowerContext, x: Value, target: Sequence[Extent], allowzero: boo
             wild = i
             shape.append(1)
     if wild is not None:
-        rest = product(shape)
-        shape[wild] = 0 if is_zero(rest) else product(x.shape) // rest
+        shape[wild] = _left_over(x.shape, shape)
     return b.reshape(x, shape)
+
+
+def _left_over(given: Sequence[Extent], known: Sequence[Extent]) -> Extent:
+    """What -1 stands for beside the *known* extents.
+
+    Where one of these is 0 any number would fit; it is then what it would be without the axes of extent 0 (a batch of nothing
+    has the inner extents of any other batch). ONNX Runtime says the same where ``allowzero`` is set, and fails otherwise.
+    """
+    whole, rest = product(given), product(known)
+    if not isinstance(rest, int) or rest != 0:
+        quotient = whole // rest
+        if quotient * rest == whole or not is_zero(rest):
+            return quotient
+    whole, rest = (product([e for e in shape if not is_zero(e)]) for shape in (given, known))
+    require_same(whole % rest, 0, f"{tuple(given)} cannot be reshaped to {tuple(known)} with one more axis")
+    return whole // rest
 
 
 @lowers("Reshape", [5, 13, 14, 19, 21, 23, 24, 25], _ANY, note="the target shape must be known before the run")
