@@ -24,6 +24,7 @@ __all__ = [
     "Missing",
     "Model",
     "by_name",
+    "made_skeleton",
 ]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -79,21 +80,23 @@ def _wheel(file: str) -> Callable[[], Path]:
 
 
 def _skeleton(name: str) -> Callable[[], Path]:
-    def find() -> Path:
-        made = MADE_MODELS / f"{name}.onnx"
-        if not made.is_file():
-            if str(DATA) not in sys.path:
-                sys.path.insert(0, str(DATA))
-            import hydrate
+    return lambda: made_skeleton(name)
 
-            part = hydrate.hydrate(DATA / "skeletons" / f"{name}.onnx", MADE_MODELS / "part")
-            data = part.with_name(part.name + ".data")
-            if data.exists():
-                data.replace(MADE_MODELS / data.name)
-            part.replace(made)
-        return made
 
-    return find
+def made_skeleton(name: str) -> Path:
+    """The runnable model of a skeleton, made when it is not there yet."""
+    made = MADE_MODELS / f"{name}.onnx"
+    if not made.is_file():
+        if str(DATA) not in sys.path:
+            sys.path.insert(0, str(DATA))
+        import hydrate
+
+        part = hydrate.hydrate(DATA / "skeletons" / f"{name}.onnx", MADE_MODELS / "part")
+        data = part.with_name(part.name + ".data")
+        if data.exists():
+            data.replace(MADE_MODELS / data.name)
+        part.replace(made)
+    return made
 
 
 def _light(name: str) -> Callable[[], Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 
 import onnxruntime
 from catalog import Array, Model
@@ -14,7 +15,7 @@ from onnx_vulkan.lower import host_symbol, lower_graph
 from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT
 from onnx_vulkan.program.interp import interpret
 
-__all__ = ["cpu_outputs", "cpu_session", "float64_outputs", "interpreted", "quiet_options"]
+__all__ = ["cpu_outputs", "cpu_session", "float64_outputs", "interpret_file", "interpreted", "quiet_options"]
 
 
 def quiet_options() -> onnxruntime.SessionOptions:
@@ -38,7 +39,12 @@ def cpu_outputs(model: Model, case: int | None) -> tuple[Array, ...]:
 
 def interpreted(model: Model, case: int, *, float64: bool = False) -> list[Array]:
     """The outputs by lowering and the numpy interpreter, with dims and small integer inputs as symbols: the engine's way."""
-    graph, feeds = load(model.path()), model.feeds(case)
+    return interpret_file(model.path(), model.feeds(case), float64=float64)
+
+
+def interpret_file(path: Path, feeds: Mapping[str, Array], *, float64: bool = False) -> list[Array]:
+    """:func:`interpreted` of any model and feeds."""
+    graph = load(path)
     values = _symbols(graph, feeds)
     with Scope(values):
         program = lower_graph(graph, host_values={k: v for k, v in feeds.items() if v.size <= HOST_INPUT_LIMIT}).program
