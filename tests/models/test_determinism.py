@@ -7,6 +7,7 @@ a GPU is for: a software driver overlaps nothing.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import onnx_vulkan
 import pytest
@@ -15,6 +16,8 @@ from onnx_vulkan.engine.options import Options
 
 THOROUGH = os.environ.get("ONNX_VULKAN_THOROUGH") == "1"
 RUNS = 100 if THOROUGH else 2
+# A plan that is replaced by a better one sums in another order.
+FIXED: dict[str, Any] = {"compile_ahead": "off", "auto_runtime_dims": False}
 QUICK = """ppocrv5_cls ddddocr_common silero_vad silero_vad_16k_op15 silero_vad_16k_sequence tashkeel resnet50_tiny
     mobilenetv2_tiny vit_b16_tiny vit_b16_fp16_tiny roberta_base_tiny gpt2_tiny""".split()
 
@@ -24,8 +27,8 @@ def test_barriers_from_hazards_give_the_same_bits_as_barriers_everywhere(model: 
     if not model.whole or (model.heavy and not request.config.getoption("--heavy")):
         pytest.skip("not whole, or too slow for a software driver (--heavy runs it)")
     with (
-        onnx_vulkan.Session.load(model.path(), options=Options(barrier_everywhere=True)) as careful,
-        onnx_vulkan.Session.load(model.path()) as session,
+        onnx_vulkan.Session.load(model.path(), options=Options(barrier_everywhere=True, **FIXED)) as careful,
+        onnx_vulkan.Session.load(model.path(), options=Options(**FIXED)) as session,
     ):
         for case in range(len(model.tests)):
             feeds = model.feeds(case)
