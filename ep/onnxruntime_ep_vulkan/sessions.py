@@ -9,7 +9,7 @@ from typing import Any
 
 from onnx_vulkan._shim import ffi, lib
 from onnx_vulkan.device import Device
-from onnx_vulkan.engine.options import Options
+from onnx_vulkan.engine.options import Options, parse_options
 from onnx_vulkan.errors import Refusal, Unsupported
 from onnx_vulkan.graph import Graph
 
@@ -95,7 +95,7 @@ def create(number: int, metadata: list[dict[str, str]], config: Mapping[str, str
     """Begin a session: read its options and open its device. ``metadata`` is that of the OrtEpDevices it was given."""
     if config.get("ep.context_enable") == "1":
         raise Unsupported("VulkanEP cannot write EPContext models yet: leave out the session option ep.context_enable.")
-    chosen = options.parse_options(options.provider_options(config), Options)
+    chosen = parse_options(options.provider_options(config), Options)
     device_memory = any(m.get("memory") == "device" for m in metadata)
     device = devices.open_for(chosen, device_memory=device_memory)
     _sessions[number] = EpSession(number, chosen, device, device_memory)

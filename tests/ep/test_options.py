@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 from ep_stub import StubEngine, chain, vulkan_session
-from onnx_vulkan.engine.options import Options
+from onnx_vulkan.engine.options import Options, parse_options
 from onnx_vulkan.errors import InvalidInput
-from onnxruntime_ep_vulkan.options import parse_options, provider_options
+from onnxruntime_ep_vulkan.options import provider_options
 
 
 def test_options_arrive(stub: StubEngine) -> None:
@@ -21,7 +21,7 @@ def test_options_arrive(stub: StubEngine) -> None:
 
 
 def test_misspelt_option_names_the_known_ones(stub: StubEngine) -> None:
-    with pytest.raises(Exception, match=r"no provider option 'Precision'.*compile_ahead, contexts, device"):
+    with pytest.raises(Exception, match=r"no option 'Precision'.*compile_ahead, contexts, device"):
         vulkan_session(chain(), {"Precision": "fast"})
 
 
@@ -33,11 +33,24 @@ def test_misspelt_option_names_the_known_ones(stub: StubEngine) -> None:
         ("release_arena", "maybe"),
         ("runtime_dims", "past"),
         ("runtime_dims", "a=x"),
+        ("runtime_dims", "a=0"),
+        ("contexts", "0"),
+        ("memory_limit_bytes", "-5"),
     ],
 )
 def test_bad_value_is_named(key: str, text: str) -> None:
-    with pytest.raises(InvalidInput, match=f"{key}.*{text}"):
+    with pytest.raises(InvalidInput, match=f"{key}.*{text.removeprefix('a=')}"):
         parse_options({key: text}, Options)
+
+
+@pytest.mark.parametrize(("text", "value"), [("on", True), ("off", False), ("1", True), ("False", False)])
+def test_switches_read_as_the_readme_writes_them(text: str, value: bool) -> None:
+    assert parse_options({"auto_runtime_dims": text}, Options).auto_runtime_dims is value
+
+
+def test_values_may_be_python_objects() -> None:
+    given = {"contexts": 3, "release_arena": True, "runtime_dims": {"past": 8}, "device": None}
+    assert parse_options(given, Options) == Options(contexts=3, release_arena=True, runtime_dims={"past": 8})
 
 
 def test_empty_text_is_none_where_none_is_allowed() -> None:

@@ -1,12 +1,22 @@
-"""What a user can choose for a session, through either door."""
+"""What a user can choose for a session, through either door: as an object, or as a mapping whose values may be text."""
 
 from __future__ import annotations
 
+import dataclasses
+import types
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
-__all__ = ["Options"]
+from onnx_vulkan.errors import InvalidInput
+
+__all__ = ["Options", "parse_options"]
+
+T = TypeVar("T")
+
+_TRUE = ("1", "true", "on", "yes")
+_FALSE = ("0", "false", "off", "no")
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +24,8 @@ class Options:
     """Settings of one session; the defaults suit most models.
 
     ``device``: which GPU (index, UUID or part of its name; None: ``ONNX_VULKAN_DEVICE``, else the best one).
-    ``memory_limit_bytes``: the most device memory this process may take on that device (0: no limit of ours).
+    ``memory_limit_bytes``: the most device memory this process may take on that device while this session lives (0: no
+    limit of ours); of several limits the smallest holds.
     ``release_arena``: give working memory back after each run. ``contexts``: how many runs may be in flight at once.
     ``runtime_dims``: named dims whose value changes from run to run, with their capacity; others are promoted by themselves
     when they are seen to change again and again. ``auto_runtime_dims`` turns that promotion off.
@@ -36,3 +47,82 @@ class Options:
     keep_islands: bool = False
     guard_zones: bool = False
     barrier_everywhere: bool = False
+
+    def __post_init__(self) -> None:
+        if self.memory_limit_bytes < 0:
+            raise InvalidInput(
+                f"The option 'memory_limit_bytes' is {self.memory_limit_bytes}; it has to be 0 (no limit) or more."
+            )
+        if self.contexts < 1:
+            raise InvalidInput(f"The option 'contexts' is {self.contexts}; it has to be 1 or more.")
+        for name, capacity in self.runtime_dims.items():
+            if capacity < 1:
+                raise InvalidInput(f"The option 'runtime_dims' gives {name!r} the capacity {capacity}; it has to be 1 or more.")
+
+
+def parse_options(given: Mapping[str, Any], kind: type[T]) -> T:
+    """Make *kind* (a dataclass whose fields all have defaults) from options by name. Raises InvalidInput.
+
+    A value that is text reads as its field's annotation says: ``int``, ``float``, ``bool`` (1, 0, true, false, on, off), ``str``,
+    or ``Mapping[str, int]`` ("past=1024,total=2048"); an empty text means None where the field may be None.
+    """
+    hints = typing.get_type_hints(kind)
+    known = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise InvalidInput(f"There is no option {', '.join(map(repr, unknown))}. There are: {', '.join(sorted(known))}.")
+    values = {key: _read(key, value, hints[key]) for key, value in given.items()}
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"An option has a value that does not fit: {error}") from error
+
+
+def _read(key: str, value: Any, hint: Any) -> Any:
+    if value is None or isinstance(value, Mapping):
+        return value
+    return _parse(key, str(value).strip(), hint)
+
+
+def _parse(key: str, text: str, hint: Any) -> Any:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        choices = [a for a in typing.get_args(hint) if a is not type(None)]
+        if not text and len(choices) < len(typing.get_args(hint)):
+            return None
+        for choice in choices[:-1]:
+            try:
+                return _parse(key, text, choice)
+            except InvalidInput:
+                continue
+        return _parse(key, text, choices[-1])
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        if text not in typing.get_args(hint):
+            raise _wrong(key, text, " or ".join(map(str, typing.get_args(hint))))
+        return text
+    if hint is bool:
+        if text.lower() not in (*_TRUE, *_FALSE):
+            raise _wrong(key, text, "on or off (or 1 or 0)")
+        return text.lower() in _TRUE
+    if hint in (int, float):
+        try:
+            return hint(text)
+        except ValueError:
+            raise _wrong(key, text, "a number") from None
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _parse_dims(key, text)
+    return text
+
+
+def _parse_dims(key: str, text: str) -> dict[str, int]:
+    found = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, equals, size = part.partition("=")
+        if not equals or not name.strip() or not size.strip().isdigit():
+            raise _wrong(key, text, "a list like past=1024,total=2048")
+        found[name.strip()] = int(size)
+    return found
+
+
+def _wrong(key: str, text: str, wanted: str) -> InvalidInput:
+    return InvalidInput(f"The option {key!r} is {text!r}; it has to be {wanted}.")

@@ -13,7 +13,7 @@ from onnx_vulkan import claims
 from onnx_vulkan.device import Device
 from onnx_vulkan.dims import Dim, Extent
 from onnx_vulkan.engine.block import Block
-from onnx_vulkan.engine.options import Options
+from onnx_vulkan.engine.options import Options, parse_options
 from onnx_vulkan.errors import InvalidInput, RefusedError
 from onnx_vulkan.frontend import load
 from onnx_vulkan.graph import Graph
@@ -30,6 +30,10 @@ class TensorInfo:
     shape: tuple[int | str, ...] | None
 
 
+def _shown(shape: tuple[Extent, ...]) -> str:
+    return "[" + ", ".join(map(str, shape)) + "]"
+
+
 class Session:
     """A loaded model. Thread-safe; close it, use it as a context manager, or let it be collected, to give device memory back.
 
@@ -40,16 +44,21 @@ class Session:
     def __init__(self, graph: Graph, device: Device, options: Options):
         self.graph = graph
         self.device = device
+        self._closed = False
         self.block = Block(graph, device, options)
 
     @classmethod
-    def load(cls, model: str | Path | bytes, device: str | None = None, options: Options | None = None) -> Session:
+    def load(
+        cls, model: str | Path | bytes, device: str | None = None, options: Options | Mapping[str, Any] | None = None
+    ) -> Session:
         """Load an ONNX file (or its bytes).
 
-        *device* names the GPU (index, UUID or part of its name). Raises ModelError for a broken file, RefusedError naming every
-        node that cannot run, DeviceError when there is no usable GPU.
+        *device* names the GPU (index, UUID or part of its name); *options* are those of the EP, also as a plain dict.
+        Raises ModelError for a broken file, RefusedError naming every node that cannot run, InvalidInput for a wrong option,
+        DeviceError when there is no usable GPU.
         """
-        options = options or Options(device=device)
+        if not isinstance(options, Options):
+            options = parse_options(options or {}, Options)
         graph = load(model)
         opened = Device.get(device or options.device)
         found = claims.partition(graph, features=opened.info.features)
@@ -82,12 +91,22 @@ class Session:
         Raises InvalidInput for unknown or missing names, wrong dtypes, ranks or fixed dims; ShapeMismatch when the shapes break a
         constraint inside the model; OutOfDeviceMemory; DeviceLost.
         """
+        if self._closed:
+            raise InvalidInput("the session was closed: load the model again.")
+        if not isinstance(feeds, Mapping):
+            raise InvalidInput(
+                f"run() takes one mapping of input names to arrays, not {type(feeds).__name__}; the model's inputs are "
+                f"{self._names()}."
+            )
         unknown = sorted(set(feeds) - set(self.graph.inputs))
         if unknown:
-            raise InvalidInput(f"the model has no input {', '.join(map(repr, unknown))}; it has {', '.join(self.graph.inputs)}")
+            raise InvalidInput(f"the model has no input {', '.join(map(repr, unknown))}; it has {self._names()}.")
         arrays = [self._feed(name, feeds) for name in self.graph.inputs]
         results = self.block.run(arrays)
         return dict(zip(self.graph.outputs, results, strict=True))
+
+    def _names(self) -> str:
+        return ", ".join(map(repr, self.graph.inputs)) or "none"
 
     def _feed(self, name: str, feeds: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         if name in feeds:
@@ -95,25 +114,30 @@ class Session:
         elif name in self.graph.defaults:
             array = np.asarray(self.graph.defaults[name])
         else:
-            raise InvalidInput(f"input {name!r} is missing")
+            raise InvalidInput(f"input {name!r} is missing.")
         t = self.graph.types[name]
         assert t.dtype is not None
         if array.dtype != t.dtype.numpy:
-            raise InvalidInput(f"input {name!r} is {array.dtype}, the model wants {t.dtype.onnx_name}")
+            raise InvalidInput(f"input {name!r} is {array.dtype}, the model wants {t.dtype.onnx_name}.")
         if t.shape is not None:
             if len(t.shape) != array.ndim:
-                raise InvalidInput(f"input {name!r} has rank {array.ndim}, the model wants {len(t.shape)} dims {t.shape}")
+                raise InvalidInput(
+                    f"input {name!r} has rank {array.ndim}, the model wants {len(t.shape)} dims: {_shown(t.shape)}."
+                )
             for i, (e, n) in enumerate(zip(t.shape, array.shape, strict=True)):
                 if not isinstance(e, Dim) and e != n:
-                    raise InvalidInput(f"dim {i} of input {name!r} is {n}, the model wants {e}")
+                    raise InvalidInput(f"dim {i} of input {name!r} is {n}, the model wants {e}.")
         return np.asarray(array, order="C")
 
     def stats(self) -> dict[str, int]:
         """Counters: runs, plans, dispatches, memory."""
+        if self._closed:
+            raise InvalidInput("the session was closed, and its counters with it.")
         return self.block.stats()
 
     def close(self) -> None:
         """Give the device memory back. The session cannot run any more."""
+        self._closed = True
         self.block.close()
 
     def __enter__(self) -> Session:

@@ -33,7 +33,7 @@ def load(model: str | os.PathLike[str] | bytes, base_dir: str | os.PathLike[str]
     """
     path: Path | None = None
     if isinstance(model, (bytes, bytearray, memoryview)):
-        buf, label = memoryview(model).cast("B"), "the model's bytes"
+        buf, label = memoryview(model).cast("B"), "the given model"
     else:
         path = Path(model)
         buf, label = _map(path), str(path)
