@@ -1,6 +1,7 @@
 // Device memory: big driver allocations ("chunks"), cut into 256-byte aligned pieces. A chunk goes back to the driver when its
 // last piece is freed. Every byte is reachable by device address, so nobody else needs a VkBuffer, copies and indirect grids
 // excepted.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -125,6 +126,17 @@ static double mib(uint64_t bytes) {
     return (double)bytes / (1 << 20);
 }
 
+typedef char ov_amount[32];
+
+// "12.5 MiB", or "768 bytes" where that would read as nothing.
+static const char *amount(ov_amount text, uint64_t bytes) {
+    if (bytes && bytes < 1 << 20)
+        snprintf(text, sizeof(ov_amount), "%u bytes", (unsigned)bytes);
+    else
+        snprintf(text, sizeof(ov_amount), "%.1f MiB", mib(bytes));
+    return text;
+}
+
 // A chunk of at least `size` bytes, and of `wish` bytes if they are to be had. Under memory_lock.
 static int chunk_create(ov_device *d, uint64_t size, uint64_t wish, uint32_t kind, ov_chunk **out, ov_error *err) {
     uint64_t committed = OV_COUNTER(d, committed_bytes), limit = atomic_load(&d->limit);
@@ -133,12 +145,12 @@ static int chunk_create(ov_device *d, uint64_t size, uint64_t wish, uint32_t kin
         return ov_fail(err, OV_OUT_OF_MEMORY,
                        "%.1f MiB of %s memory were asked for in one piece, but the device gives at most %.1f MiB at once.",
                        mib(size), KIND_NAMES[kind], mib(most));
+    ov_amount asked, used, allowed;
     if (limit && (committed > limit || size > limit - committed))
-        return ov_fail(
-            err, OV_OUT_OF_MEMORY,
-            "%.1f MiB of %s memory were asked for while %.1f MiB are in use: the memory limit of %.1f MiB would be passed. "
-            "Raise the limit or free sessions.",
-            mib(size), KIND_NAMES[kind], mib(committed), mib(limit));
+        return ov_fail(err, OV_OUT_OF_MEMORY,
+                       "%s of %s memory were asked for while %s are in use: the memory limit of %s would be passed. Raise the "
+                       "limit or free sessions.",
+                       amount(asked, size), KIND_NAMES[kind], amount(used, committed), amount(allowed, limit));
     if (wish > most) wish = most;
     if (limit && wish > limit - committed) wish = limit - committed;
     VkMemoryBudget budget;

@@ -70,14 +70,11 @@ def test_an_array_of_any_layout(device: Device) -> None:
 
 def test_the_limit_is_a_sentence(device: Device) -> None:
     committed = device.counters()["committed_bytes"]
-    device.set_memory_limit(committed + (8 << 20))
-    try:
+    with device.limit_memory(committed + (8 << 20)):
         small = device.alloc(5 << 20)
-        with pytest.raises(OutOfDeviceMemory, match=r"16\.0 MiB.*limit of"):
+        with device.limit_memory(committed + (64 << 20)), pytest.raises(OutOfDeviceMemory, match=r"16\.0 MiB.*limit of"):
             device.alloc(16 << 20)
         small.free()
-    finally:
-        device.set_memory_limit(None)
     with pytest.raises(OutOfDeviceMemory, match="at most"):
         device.alloc(device.info.limits.max_allocation + 1)
     device.alloc(16 << 20).free()

@@ -286,13 +286,10 @@ def test_release_after_run(device: Device) -> None:
 def test_the_memory_limit_fails_one_run(device: Device) -> None:
     block = scale_block(device)
     block.run([floats(10)])
-    device.set_memory_limit(device.counters()["committed_bytes"] + (6 << 20))
-    try:
+    with device.limit_memory(device.counters()["committed_bytes"] + (6 << 20)):
         with pytest.raises(OutOfDeviceMemory, match="memory limit"):
             block.run([np.zeros(10 << 20, np.float32)])
         assert (block.run([floats(10)])[0] == 2 * floats(10)).all()
-    finally:
-        device.set_memory_limit(None)
 
 
 def test_profile(device: Device) -> None:

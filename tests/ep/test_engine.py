@@ -203,12 +203,19 @@ def test_broken_shape_is_an_invalid_argument() -> None:
 def test_memory_limit_is_a_sentence() -> None:
     model = make_model([helper.make_node("Softmax", ["x"], ["y"])], {"x": ["n"]}, {"y": ["n"]})
     session = vulkan_session(model, {"memory_limit_bytes": 32 << 20})
-    try:
-        with pytest.raises(Exception, match="memory limit"):
-            session.run(None, {"x": floats(20 << 20)})
-    finally:
-        Device.get().set_memory_limit(None)
+    with pytest.raises(Exception, match="memory limit"):
+        session.run(None, {"x": floats(20 << 20)})
     agree(session, model, {"x": floats(10)})
+
+
+def test_a_memory_limit_ends_with_its_session() -> None:
+    model = make_model([helper.make_node("Softmax", ["x"], ["y"])], {"x": ["n"]}, {"y": ["n"]})
+    session = vulkan_session(model, {"memory_limit_bytes": 1000})
+    with pytest.raises(Exception, match=r"memory limit of 1000 bytes"):
+        session.run(None, {"x": floats(1 << 20)})
+    del session
+    gc.collect()
+    agree(vulkan_session(model), model, {"x": floats(1 << 20)})
 
 
 def test_threads_on_one_session() -> None:

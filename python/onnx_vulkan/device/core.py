@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx_vulkan.device import compile
 from onnx_vulkan.device.api import chain, check, handle, load
 from onnx_vulkan.device.info import WANTED, DeviceInfo, Instance, choose, enabled_extensions, feature_blocks
-from onnx_vulkan.device.memory import Memory, MemoryKind, WeightStore, allocate, content_key
+from onnx_vulkan.device.memory import Memory, MemoryKind, MemoryLimit, WeightStore, allocate, content_key
 from onnx_vulkan.device.native import check as check_native
 from onnx_vulkan.device.native import ffi, lib
 from onnx_vulkan.device.pipelines import PipelineCache, Shader
@@ -89,6 +89,8 @@ class Device:
         check_native(lib.ov_device_create(description, out, error), error)
         self.native = out[0]
         self._weights = WeightStore(self)
+        self._limits: builtins.list[int] = []
+        self._limits_lock = threading.RLock()  # a collected limit gives itself up in whatever thread
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -137,9 +139,20 @@ class Device:
         check_native(lib.ov_dispatch_once(self.native, pipeline, push, len(push), *grid, ns, error), error)
         return float(ns[0])
 
-    def set_memory_limit(self, size: int | None) -> None:
-        """Bytes that may be taken from the driver at once, by all of the process on this device; None: no limit."""
-        lib.ov_device_set_limit(self.native, size or 0)
+    def limit_memory(self, size: int) -> MemoryLimit:
+        """Limit the bytes that all of the process may have from the driver on this device, until the result is given up.
+
+        Of several limits the smallest holds.
+        """
+        return MemoryLimit(self, size)
+
+    def _apply_limits(self, take: int | None = None, give: int | None = None) -> None:
+        with self._limits_lock:
+            if take is not None:
+                self._limits.append(take)
+            if give is not None:
+                self._limits.remove(give)
+            lib.ov_device_set_limit(self.native, min(self._limits, default=0))
 
     def counters(self) -> dict[str, int]:
         """Counts since the device was opened, and what lives now (``live_bytes``, ``live_blocks``, ...)."""

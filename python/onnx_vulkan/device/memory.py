@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from onnx_vulkan.device.native import check, ffi, lib
 
-__all__ = ["Memory", "MemoryKind", "WeightStore", "allocate"]
+__all__ = ["Memory", "MemoryKind", "MemoryLimit", "WeightStore", "allocate"]
 
 
 class MemoryKind(IntEnum):
@@ -85,6 +85,31 @@ def allocate(device: Any, size: int, kind: MemoryKind) -> Memory:
     out = ffi.new("ov_memory **")
     check(lib.ov_alloc(device.native, size, int(kind), out, error), error)
     return Memory(device, out[0], size)
+
+
+class MemoryLimit:
+    """A wish that the process have at most *size* bytes of the device; it ends by :meth:`release` or with the object."""
+
+    def __init__(self, device: Any, size: int):
+        self._device = device
+        self._size: int | None = size
+        device._apply_limits(take=size)
+
+    def release(self) -> None:
+        """Give the limit up; a second call does nothing."""
+        size, self._size = self._size, None
+        if size is not None:
+            self._device._apply_limits(give=size)
+
+    def __enter__(self) -> MemoryLimit:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # at interpreter exit the shim may be gone
+            self.release()
 
 
 class WeightStore:

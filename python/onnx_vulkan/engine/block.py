@@ -77,8 +77,8 @@ class Block:
         self._planned_ahead: set[object] = set()
         self.warm: deque[tuple[Structure, dict[str, int]]] = deque(maxlen=64)
         self._lock = threading.RLock()
-        if self.options.memory_limit_bytes:
-            device.set_memory_limit(self.options.memory_limit_bytes)
+        limit = self.options.memory_limit_bytes
+        self._limit = device.limit_memory(limit) if limit else None
         dtypes = [self._dtype(name) for name in graph.outputs]
         self.replay = ReplayBlock(
             device,
@@ -299,3 +299,5 @@ class Block:
         for memory in self.weights.values():
             memory.free()
         self.weights.clear()
+        if self._limit is not None:
+            self._limit.release()
