@@ -124,6 +124,11 @@ def assert_on_vulkan(session: Any) -> SessionStats:
         stats = session_stats(session)
     except LookupError as error:
         raise AssertionError(str(error)) from None
+    if not stats.offered_nodes:
+        raise AssertionError(
+            "VulkanEP is in this session, but ONNX Runtime offered it no node: the model has none, or ONNX Runtime has "
+            "folded all of them to constants."
+        )
     if not stats.claimed_nodes:
         reasons = "".join(f"\n  - {r}" for r in stats.refusals[:20])
         raise AssertionError(f"VulkanEP is in this session, but none of the {stats.offered_nodes} nodes was claimed:{reasons}")

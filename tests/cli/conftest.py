@@ -66,3 +66,37 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(running, "standalone_side", standalone)
 
     return install
+
+
+@pytest.fixture
+def loop(tmp_path: Path) -> Path:
+    """A loop whose number of trips depends on data: nothing around it is claimed, its body is."""
+    carried = _value("acc", ["n", 4])
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["going"]), helper.make_node("Mul", ["acc", "two"], ["next"])],
+        "body",
+        [_value("i", [], TensorProto.INT64), _value("go", [], TensorProto.BOOL), carried],
+        [_value("going", [], TensorProto.BOOL), _value("next", ["n", 4])],
+    )
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Cast", ["most"], ["trips"], to=TensorProto.INT64),
+        helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body, name="loop"),
+    ]
+    two = numpy_helper.from_array(np.float32(2), "two")
+    return _save(tmp_path / "loop.onnx", nodes, [_value("x", ["n", 4])], [_value("y", ["n", 4])], [two])
+
+
+@pytest.fixture
+def choice(tmp_path: Path) -> Path:
+    """An If whose condition depends on data; ONNX Runtime keeps it and its branches."""
+    branches = {
+        f"{name}_branch": helper.make_graph([helper.make_node(op, ["x"], [name])], name, [], [_value(name, ["n", 4])])
+        for name, op in (("then", "Exp"), ("else", "Neg"))
+    }
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Cast", ["most"], ["b"], to=TensorProto.BOOL),
+        helper.make_node("If", ["b"], ["y"], name="if", **branches),
+    ]
+    return _save(tmp_path / "choice.onnx", nodes, [_value("x", ["n", 4])], [_value("y", ["n", 4])], [])

@@ -142,6 +142,29 @@ def test_a_cpu_that_is_further_from_the_truth(good: Path, fake_gpu, monkeypatch)
     assert "no further from the float64 result" in err
 
 
+def test_a_given_tolerance_is_meant_as_it_stands(good: Path, fake_gpu, monkeypatch) -> None:
+    from onnx_vulkan.cli import running
+
+    fake_gpu(1e-6)
+    exact = running.exact_outputs
+    monkeypatch.setattr(running, "exact_outputs", lambda graph, feeds: [a + 0.1 for a in exact(graph, feeds)])
+    code, data, err = call("run", good, "--dim", "batch=3", "--runs", 1, "--backend", "ep", "--atol", 0, "--rtol", 0)
+    assert code == 1 and not data["within_tolerance"]
+    assert "BEYOND TOLERANCE" in err and "where none is allowed" in err
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "inf"])
+def test_a_tolerance_that_is_none(good: Path, value: str, command) -> None:
+    code, _, err = command("run", good, "--dim", "batch=3", "--atol", value)
+    assert code == 1 and "is no tolerance" in err
+
+
+def test_a_bundle_where_nothing_can_be_written(good: Path, tmp_path: Path, command) -> None:
+    (tmp_path / "file").touch()
+    code, _, err = command("prepare", good, "--dim", "batch=3", "--output", tmp_path / "file" / "bundle")
+    assert code == 1 and str(tmp_path / "file") in err and "internal" not in err
+
+
 def test_run_of_nothing_is_no_success(good: Path, fake_gpu) -> None:
     fake_gpu(dispatches=0)
     code, _, err = call("run", good, "--dim", "batch=3", "--runs", 1)
@@ -258,3 +281,22 @@ def test_standalone_for_real(good: Path) -> None:
     assert code == 0, err
     entry = data["backends"]["standalone"]
     assert entry["dispatches"] > 0 and entry["max_tolerance_ratio"] <= 1 and data["device"]
+
+
+def test_a_loop_runs_partly(loop: Path) -> None:
+    pytest.importorskip("onnxruntime_ep_vulkan")
+    code, data, err = call("inspect", loop)
+    assert code == 2 and "2/2 in 1 block inside the bodies" in err
+    code, data, err = call("run", loop, "--dim", "n=2", "--runs", 1)
+    assert code == 0, err
+    assert data["backends"]["ep"]["claimed"] == 2 and "refused" not in data["backends"]
+    assert "1 node on the CPU: 1 Loop (kernel)" in err
+    code, _, err = call("run", loop, "--dim", "n=2", "--backend", "standalone")
+    assert code == 2 and "Loop (kernel)" in err
+
+
+def test_branches_of_an_if_are_not_counted_as_claimed(choice: Path) -> None:
+    code, _, err = call("inspect", choice)
+    assert code == 2 and "0/2 in 0 blocks inside the bodies" in err
+    code, _, err = call("run", choice, "--dim", "n=2", "--backend", "ep")
+    assert code == 2 and "If (kernel)" in err

@@ -60,6 +60,11 @@ def test_no_worse_than() -> None:
     assert no_worse_than([np.array([0.95], F)], cpu, exact, FP32_MODEL)
     assert not no_worse_than([np.array([1.2], F)], cpu, exact, FP32_MODEL)
     assert not no_worse_than([np.array([np.nan], F)], cpu, exact, FP32_MODEL)
+    # A reference that cannot be compared with the truth excuses nothing but the reference itself.
+    wrong, count = [np.array([np.inf], F)], [np.array([5])]
+    assert no_worse_than(wrong, wrong, exact, FP32_MODEL) and not no_worse_than([np.array([np.nan], F)], wrong, exact, FP32_MODEL)
+    assert no_worse_than([np.array([4])], [np.array([6])], count, FP32_MODEL)
+    assert not no_worse_than([np.array([9])], [np.array([6])], count, FP32_MODEL)
 
 
 def _graph(**types: TensorType) -> Graph:

@@ -84,6 +84,10 @@ def convex_blocks(graph: Graph, claimed: Collection[int]) -> list[tuple[int, ...
     return [tuple(members[k]) for k in sorted(members)]
 
 
+def _these(n: int) -> str:
+    return "this node would be a block of its own" if n == 1 else f"these {n} nodes would be a block"
+
+
 def not_worth_it(graph: Graph, block: Sequence[int], claimed: Collection[int]) -> str | None:
     """Why a block should be left to the CPU, as a sentence, or None. Only asked where the graph is not one block.
 
@@ -99,9 +103,9 @@ def not_worth_it(graph: Graph, block: Sequence[int], claimed: Collection[int]) -
     if any(node.domain for node in nodes):
         return None
     if all(node.op_type in _MOVEMENT for node in nodes):
-        return f"the {len(nodes)} nodes of this block only move data between nodes that are on the CPU."
+        return f"{_these(len(nodes))} that only moves data between nodes that are on the CPU."
     if len(nodes) <= _HANDFUL and all(node.op_type in _CHEAP for node in nodes):
-        return f"a block of {len(nodes)} cheap nodes between nodes that are on the CPU costs more to enter than it saves."
+        return f"{_these(len(nodes))} of cheap work between nodes that are on the CPU, which costs more to enter than it saves."
     return None
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from onnx_vulkan.cli.report import CANNOT_RUN, FAILED, GOOD, deliver, say
-from onnx_vulkan.errors import OnnxVulkanError, RefusedError
+from onnx_vulkan.errors import InvalidInput, OnnxVulkanError, RefusedError
 
 __all__ = ["app", "main"]
 
@@ -46,6 +46,12 @@ def main() -> NoReturn:
         code = _failed(e)
     except (KeyboardInterrupt, BrokenPipeError):
         code = FAILED
+    except MemoryError as e:
+        say(f"this machine has not the memory for that: {e}")
+        code = FAILED
+    except OSError as e:  # a file that a command was asked to write
+        say(f"{e.filename}: {e.strerror}" if e.filename else str(e))
+        code = FAILED
     except Exception as e:
         show = getattr(e, "show", None)  # a usage error of typer's
         if callable(show):
@@ -71,6 +77,9 @@ def _failed(error: OnnxVulkanError) -> int:
 def _request(model: Path, dims: list[str] | None, inputs: list[str] | None, **rest: Any) -> Any:
     from onnx_vulkan.cli.running import Request, read_dims, read_pairs
 
+    for option in ("atol", "rtol"):
+        if rest.get(option) is not None and not 0 <= rest[option] < float("inf"):
+            raise InvalidInput(f"--{option} {rest[option]} is no tolerance; give a number from 0 on.")
     return Request(model, read_dims(dims or []), {n: Path(f) for n, f in read_pairs("--input", inputs or []).items()}, **rest)
 
 

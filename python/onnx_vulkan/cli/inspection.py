@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,17 @@ from onnx_vulkan.errors import Refusal
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.inputs import unbound_dims
 
-__all__ = ["describe", "describe_values", "inspect", "refusal_text", "show", "verdict"]
+__all__ = ["bodies", "describe", "describe_values", "inspect", "refusal_text", "show", "verdict"]
 
 
 def inspect(model: Path, features: frozenset[str] | None = None) -> dict[str, Any]:
     """Read and judge *model*; gives what the command prints as JSON."""
     graph = frontend.load(model)
     claims = partition(graph, features=features)
-    return {**describe(model, graph, claims), "bodies": list(_bodies(graph, claims, features))}
+    return {**describe(model, graph, claims), "bodies": list(bodies(graph, claims, features))}
 
 
-def _bodies(graph: Graph, claims: Claims, features: frozenset[str] | None) -> Iterator[dict[str, Any]]:
+def bodies(graph: Graph, claims: Claims, features: frozenset[str] | None = None) -> Iterator[dict[str, Any]]:
     """What ONNX Runtime would get of the bodies of refused nodes (If, Loop, Scan): it offers each one as a graph of its own."""
     inside = {i for block in claims.blocks for i in block}
     for i, node in enumerate(graph.nodes):
@@ -34,15 +35,17 @@ def _bodies(graph: Graph, claims: Claims, features: frozenset[str] | None) -> It
         for name, body in bodies_of(node):
             alone = with_outer(graph, body)
             found = partition(alone, features=features)
+            # The plug-in leaves branches alone: an If is claimed whole or not at all. Bodies inside a branch are offered again.
+            offered = node.domain or node.op_type != "If"
             yield {
                 "node": node.name,
                 "body": name,
                 "nodes": len(body.nodes),
-                "claimed": found.claimed,
-                "blocks": len(found.blocks),
+                "claimed": found.claimed if offered else 0,
+                "blocks": len(found.blocks) if offered else 0,
                 "refused": [_refusal(r) for r in found.refusals],
             }
-            yield from _bodies(alone, found, features)
+            yield from bodies(alone, found if offered else replace(found, blocks=()), features)
 
 
 def describe(model: Path, graph: Graph, claims: Claims) -> dict[str, Any]:

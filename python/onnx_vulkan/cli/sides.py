@@ -74,7 +74,8 @@ def _ort_session(path: Path, what: str, **kwargs: Any) -> Any:
 
 
 def _first_line(e: Exception) -> str:
-    return str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
+    lines = str(e).strip().splitlines() or [type(e).__name__]
+    return "\n".join(lines) if lines[0].endswith(":") else lines[0]  # a list follows
 
 
 def _ort_runner(session: Any, graph: Graph, feeds: Feeds, what: str) -> Callable[[], dict[str, Array]]:
