@@ -11,8 +11,10 @@ from onnx_vulkan import claims
 from onnx_vulkan.claims import convex_blocks, extract, partition
 from onnx_vulkan.dims import symbol
 from onnx_vulkan.dtypes import DType
+from onnx_vulkan.errors import InvalidInput
 from onnx_vulkan.frontend import load
 from onnx_vulkan.graph import Graph, Node, TensorType
+from onnx_vulkan.lower.driver import readable
 
 
 def value(name, shape, elem=T.FLOAT):
@@ -49,7 +51,7 @@ X = [value("x", ["n", 4])]
         (lambda: graph([node("Add", ["x"], ["y"])], X, [value("y", None)]), "opset", "needs its input"),
         (lambda: unary("Relu", elem=T.BOOL), "dtype", "is bool"),
         (lambda: unary("Identity", elem=T.STRING), "dtype", "tensor(string)"),
-        (lambda: unary("StringNormalizer", elem=T.STRING), "kernel", "no lowering of StringNormalizer"),
+        (lambda: unary("StringNormalizer", elem=T.STRING), "kernel", "StringNormalizer has no implementation"),
     ],
 )  # fmt: skip
 def test_each_check_refuses(made, check, says) -> None:
@@ -263,11 +265,16 @@ def test_claim_log_and_restriction(tmp_path, monkeypatch) -> None:
         ("Nonsense", False, "opset", None), ("Transpose", False, "cost", None), ("Nonsense", False, "opset", None),
     ]  # fmt: skip
     assert set(lines[0]) == {"name", "op_type", "domain", "since_version", "claimed", "check", "reason", "block"}
+    monkeypatch.setenv("ONNX_VULKAN_OPS", "")  # set to nothing is not set
+    assert not any("ONNX_VULKAN_OPS" in r.reason for r in partition(_islands()).refusals)
     monkeypatch.setenv("ONNX_VULKAN_OPS", "Relu, d")
     found = partition(_islands())
     assert found.blocks == ((2,),)
     assert ("kernel", True) in {(r.check, "ONNX_VULKAN_OPS" in r.reason) for r in found.refusals}
-    assert len(log.read_text().splitlines()) == 12
+    assert len(log.read_text().splitlines()) == 18
+    monkeypatch.setenv("ONNX_VULKAN_CLAIM_LOG", str(tmp_path))
+    with pytest.raises(InvalidInput, match="CLAIM_LOG names .* cannot be written"):
+        partition(_islands())
 
 
 def test_no_gpu_and_no_ort_are_needed() -> None:
@@ -278,3 +285,8 @@ def test_no_gpu_and_no_ort_are_needed() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
     assert claims.__doc__
+
+
+def test_reasons_hold_no_names_of_the_lowering() -> None:
+    assert readable("its k is host:k.0.") == "its k is k[0]."
+    assert readable("a pad of host:my.pads.12, then unknown:3.") == "a pad of my.pads[12], then a number that depends on data."

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from onnx_vulkan.claims.blocks import bodies_of, convex_blocks, extract, settle, with_outer
 from onnx_vulkan.claims.judge import Judgement, judge
-from onnx_vulkan.errors import Refusal
+from onnx_vulkan.errors import InvalidInput, Refusal
 from onnx_vulkan.graph import Graph
 
 __all__ = ["Claims", "bodies_of", "convex_blocks", "extract", "judge", "partition", "with_outer"]
@@ -74,8 +74,8 @@ def partition(graph: Graph, options: object | None = None, features: frozenset[s
 
 
 def _only() -> frozenset[str] | None:
-    text = os.environ.get("ONNX_VULKAN_OPS")
-    return None if text is None else frozenset(filter(None, (part.strip() for part in text.split(","))))
+    text = os.environ.get("ONNX_VULKAN_OPS", "")
+    return None if not text.strip() else frozenset(filter(None, (part.strip() for part in text.split(","))))
 
 
 def _write_log(path: str, graph: Graph, claims: Claims, refused: dict[int, Refusal]) -> None:
@@ -98,5 +98,8 @@ def _write_log(path: str, graph: Graph, claims: Claims, refused: dict[int, Refus
             "block": block_of.get(i),
         }
         lines.append(json.dumps(entry))
-    with open(path, "a", encoding="utf-8") as f:
-        f.write("".join(line + "\n" for line in lines))
+    try:
+        with open(path, "a", encoding="utf-8") as f:
+            f.write("".join(line + "\n" for line in lines))
+    except OSError as e:
+        raise InvalidInput(f"ONNX_VULKAN_CLAIM_LOG names {path}, which cannot be written: {e.strerror}.") from None

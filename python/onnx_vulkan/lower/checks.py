@@ -61,7 +61,7 @@ def check_dtypes(node: Node, dtypes: Sequence[DType | None], type_names: Sequenc
         parameter = entry.parameters[min(i, len(entry.parameters) - 1)]
         if dtype is None:
             what = type_names[i] if i < len(type_names) and type_names[i] else "an unsupported type"
-            return f"input {parameter.name} of {node.label} ({name!r}) is of {what}."
+            return f"input {parameter.name} of {node.label} ({name!r}) is of {what}, which does not run on Vulkan here."
         allowed = entry.dtypes.get(parameter.name)
         if allowed is not None and dtype not in allowed:
             names = ", ".join(t.onnx_name for t in DType if t in allowed)

@@ -57,7 +57,7 @@ def loop(
     count = trips.ints()[0] if trips is not None else None
     going = condition.items()[0] if condition is not None else True
     if isinstance(count, Dim):
-        raise Unsupported(f"its trip count {count} depends on the run's shapes")
+        raise Unsupported("its trip count depends on the shapes or values of a run")
     state: tuple[Operand, ...] = carried
     scans: list[list[Operand]] = [[] for _ in body.outputs[1 + len(carried) :]]
     for i in itertools.count():

@@ -7,6 +7,7 @@ are all host-known are evaluated on the host where an evaluation is registered. 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +60,11 @@ class Lowered:
 def host_symbol(name: str, i: int) -> str:
     """The symbol that stands for element *i* of the host-known graph input *name*."""
     return f"host:{name}.{i}"
+
+
+def readable(reason: str) -> str:
+    """A reason without the names that only the lowering knows: element i of a host input reads ``name[i]``."""
+    return re.sub(r"unknown:\d+", "a number that depends on data", re.sub(r"host:(\S+?)\.(\d+)\b", r"\1[\2]", reason))
 
 
 class _Refuse(Exception):
@@ -203,7 +209,7 @@ class _Driver:
                 self.refuse(node, "kernel", f"internal error while lowering: {type(e).__name__}: {e}", e)
 
     def refuse(self, node: Node, check: str, reason: str, cause: BaseException | None = None) -> None:
-        reason = reason if reason.endswith((".", ")", "!")) else reason + "."
+        reason = readable(reason if reason.endswith((".", ")", "!")) else reason + ".")
         refusal = Refusal(node.name, node.op_type, node.domain, node.since_version, check, reason)
         self.refusals.append(refusal)
         self.troubles += 1
@@ -227,7 +233,7 @@ class _Driver:
             return
         entry = find_lowering(node)
         if entry is None and (node.domain, node.op_type) not in LOWERINGS:
-            raise _Refuse("kernel", f"there is no lowering of {node.label}.")
+            raise _Refuse("kernel", f"{node.label} has no implementation for Vulkan here.")
         if (reason := check_opset(node, self.graph.opsets.get("", 0))) is not None:
             raise _Refuse("opset", reason)
         assert entry is not None

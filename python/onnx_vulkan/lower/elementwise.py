@@ -195,6 +195,12 @@ def where(b: LowerContext, condition: Value, x: Value, y: Value) -> Value:
     return b.map("select", condition, x, y)
 
 
+_OTHER_TYPES = {
+    8: "string", 14: "complex64", 15: "complex128", 17: "float8e4m3fn", 18: "float8e4m3fnuz", 19: "float8e5m2",
+    20: "float8e5m2fnuz", 21: "uint4", 22: "int4", 23: "float4e2m1", 24: "float8e8m0", 25: "uint2", 26: "int2",
+}  # fmt: skip
+"""ONNX's names of the element types that this engine does not have."""
+
 _CASTS = [6, 9, 13, 19, 21, 23, 24, 25, 28]
 
 
@@ -204,7 +210,7 @@ def cast(b: LowerContext, x: Value, *, to: int, saturate: int = 1, round_mode: s
     try:
         dtype = DType(to)
     except ValueError:
-        raise Unsupported(f"a cast to element type {to} is not supported") from None
+        raise Unsupported(f"a cast to element type {_OTHER_TYPES.get(to, to)} is not supported") from None
     return b.cast(x, dtype)
 
 

@@ -310,7 +310,7 @@ def _check_room(x: Value, mode: str, amounts: Sequence[Sequence[Extent]]) -> Non
                 continue
             enough = at_least(e, 1) if spare is None else at_least(e, p + spare)
             if not enough:
-                raise ShapeMismatch(f"{mode} padding by {p} needs a longer axis {i} than that of {x.shape}")
+                raise ShapeMismatch(f"{mode} padding by {p} needs an axis longer than {p}, and axis {i} has {e}")
 
 
 @lowers("Pad", [1], _ANY)

@@ -50,8 +50,10 @@ def col2im(
     """Col2Im: a transposed convolution whose kernel puts each entry of a block in its place."""
     image, block = image_shape.ints(), block_shape.ints()
     rank = len(image)
-    if len(block) != rank or not 1 <= rank <= 3 or not all(isinstance(e, int) for e in block):
-        raise Unsupported(f"an image of {rank} axes with a block of {block}")
+    if not all(isinstance(e, int) for e in block):
+        raise Unsupported("its block_shape must be a constant")
+    if len(block) != rank or not 1 <= rank <= 3:
+        raise Unsupported(f"its image has {rank} axes and its block {len(block)}; supported are 1 to 3 of both")
     kernel = tuple(int(e) for e in block if isinstance(e, int))
     step, dil = per_axis("strides", strides, rank, 1), per_axis("dilations", dilations, rank, 1)
     begin, end = split_pads(pads, rank)
@@ -100,7 +102,7 @@ def max_unpool(
     spatial = [(e - 1) * s - (p + q) + k for e, s, p, q, k in zip(x.shape[2:], step, begin, end, kernel_shape, strict=True)]
     shape: tuple[Extent, ...] = (*x.shape[:2], *spatial)
     if output_shape is not None and tuple(output_shape.ints()) != shape:
-        raise Unsupported("an output_shape unlike the inferred one: ONNX and ONNX Runtime read the indices differently then")
+        raise Unsupported("its output_shape is not the inferred one, and then ONNX and ONNX Runtime read the indices differently")
     count = product(x.shape)
     empty = b.full((product(shape),), 0, x.dtype)
     filled = b.scatter(empty, b.reshape(b.cast(indices, DType.I64), (count,)), b.reshape(x, (count,)), kind="elements", axis=0)

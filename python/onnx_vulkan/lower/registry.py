@@ -93,7 +93,7 @@ class Host:
         out = []
         for v in self.items():
             if isinstance(v, Unknown):
-                raise Unsupported("it needs integers that only a run can tell")
+                raise Unsupported("it needs numbers before the run that depend on data")
             out.append(int(v) if isinstance(v, (bool, float, np.generic)) else v)
         return out
 

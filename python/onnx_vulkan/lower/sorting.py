@@ -17,7 +17,7 @@ def _top(b: LowerContext, x: Value, k: Extent, axis: int, largest: bool) -> tupl
         raise Unsupported("a scalar has no axis to sort")
     axis = axis_of(axis, x.rank)
     if not at_least(k, 0) or not at_least(x.shape[axis], k):
-        raise ShapeMismatch(f"k {k} of an axis of {x.shape[axis]}")
+        raise ShapeMismatch(f"its k is {k}, which is not known to be from 0 to the {x.shape[axis]} elements of axis {axis}")
     return b.sort(x, k, axis, largest=largest)
 
 

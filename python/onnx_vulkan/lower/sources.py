@@ -77,7 +77,7 @@ def range_(b: LowerContext, start: Host, limit: Host, delta: Host, *, stash_type
     """``start + i * delta`` for ``i < ceil((limit - start) / delta)``; halves in float32."""
     a, end, step = (h.items()[0] for h in (start, limit, delta))
     if any(isinstance(v, Unknown) for v in (a, end, step)):
-        raise Unsupported("its bounds are floats that only a run can tell")
+        raise Unsupported("its bounds are floats that are not known before the run")
     if start.dtype.is_float and not any(isinstance(v, Dim) for v in (a, end, step)):
         count = max(0, math.ceil((end - a) / step))
         kind = start.dtype if start.dtype is DType.F64 else DType.F32
