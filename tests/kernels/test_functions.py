@@ -136,8 +136,9 @@ def test_pow():
     tiny = ((x != 0) & (np.abs(x) < TINY)) | ((y != 0) & (np.abs(y) < TINY))  # may be flushed
     got, _ = both("pow", x, y)
     assert_close("pow", got[~tiny], want[~tiny], 4, x[~tiny], y[~tiny])
-    got, _ = both("pow", close, e.astype(np.float32))
-    assert_close("pow", got, more, 4, close, e)
+    normal = close >= TINY
+    got, _ = both("pow", close[normal], e[normal].astype(np.float32))
+    assert_close("pow", got, more[normal], 4, close[normal], e[normal])
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
