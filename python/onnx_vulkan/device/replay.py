@@ -176,13 +176,15 @@ class ReplayBlock:
         grow = _Growing(self.output_dtypes, made, fixed=outputs is not None)
         user = ffi.new_handle(grow)
         error = ffi.new("ov_error *")
+        self._failure.planner = None  # here is someone to raise what the planner raises
         kind = lib.ov_run_arrays(self.native, given, results, lib.ov_py_output, user, error)
         del kept
+        failure = self._failure.__dict__.pop("planner") or grow.failure
         if kind:
-            failure = self._failure.__dict__.pop("planner", None) or grow.failure
-            if failure is not None:
-                raise failure
-            raise error_of(error)
+            try:
+                raise failure or error_of(error)
+            finally:
+                del failure, grow  # this frame is in its traceback: a cycle would keep the block until the next collection
         if outputs is None and grow.made:
             while len(self._shapes) >= SHAPES_KEPT:
                 self._shapes.pop(next(iter(self._shapes)), None)
@@ -259,7 +261,8 @@ def ov_py_plan(user: Any, block: Any, inputs: Any, error: Any) -> int:
             del keep
             return int(kind)
         except BaseException as e:
-            owner._failure.planner = e
+            if hasattr(owner._failure, "planner"):  # kept for nobody, its traceback would keep the block alive
+                owner._failure.planner = e
             raise
     except BaseException as e:
         return describe_failure(e, error)

@@ -17,6 +17,7 @@ from onnx_vulkan.engine.options import Options, parse_options
 from onnx_vulkan.errors import InvalidInput, RefusedError
 from onnx_vulkan.frontend import load
 from onnx_vulkan.graph import Graph
+from onnx_vulkan.inputs import unbound_dims
 
 __all__ = ["Session", "TensorInfo"]
 
@@ -64,6 +65,10 @@ class Session:
         found = claims.partition(graph, features=opened.info.features)
         if found.refusals:
             raise RefusedError(graph.name, found.refusals)
+        dims = unbound_dims(graph)
+        strange = sorted(set(options.runtime_dims) - set(dims))
+        if strange:
+            raise InvalidInput(f"runtime_dims names {strange[0]!r}; the model's dims are {', '.join(dims) or 'all fixed'}.")
         return cls(graph, opened, options)
 
     @property
