@@ -184,9 +184,7 @@ class _RowRenderer:
             self.params.use(DType.I64)
             result = f"ov_long({at})"
         else:
-            result = wrap(t, acc) if t.is_int else acc
-            if t in (DType.F16,) and fn in ("sum", "prod"):
-                result = acc
+            result = wrap(t, acc)
         r.define(instr.out, self._row_coords(instr.out), result)
 
     def _meet(self, fn: str, t: DType, compute: str, acc: str, at: str | None, *, last: bool) -> None:
