@@ -273,7 +273,7 @@ def test_claim_log_and_restriction(tmp_path, monkeypatch) -> None:
     assert ("kernel", True) in {(r.check, "ONNX_VULKAN_OPS" in r.reason) for r in found.refusals}
     assert len(log.read_text().splitlines()) == 18
     monkeypatch.setenv("ONNX_VULKAN_CLAIM_LOG", str(tmp_path))
-    with pytest.raises(InvalidInput, match="CLAIM_LOG names .* cannot be written"):
+    with pytest.raises(InvalidInput, match=r"CLAIM_LOG names .* cannot be written"):
         partition(_islands())
 
 

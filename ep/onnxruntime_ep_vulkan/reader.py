@@ -103,13 +103,15 @@ class _Reader:
             name = abi.text(lib.OrtApi_OpAttr_GetName, attribute)
             attributes[name] = bodies[name] if name in bodies else _attribute(name, attribute)
         attributes.update({name: body for name, body in bodies.items() if name not in attributes})
+        outputs = tuple(_trim(self.values(lib.OrtApi_Node_GetNumOutputs, lib.OrtApi_Node_GetOutputs, handle)))
         return Node(
-            name=abi.text(lib.OrtApi_Node_GetName, handle),
+            # A node without a name is called by its first output, as where a file is read without ONNX Runtime.
+            name=abi.text(lib.OrtApi_Node_GetName, handle) or (outputs[0] if outputs else ""),
             op_type=abi.text(lib.OrtApi_Node_GetOperatorType, handle),
             domain=_domain(abi.text(lib.OrtApi_Node_GetDomain, handle)),
             since_version=int(abi.get(lib.OrtApi_Node_GetSinceVersion, handle, "int")),
             inputs=tuple(_trim(self.values(lib.OrtApi_Node_GetNumInputs, lib.OrtApi_Node_GetInputs, handle))),
-            outputs=tuple(_trim(self.values(lib.OrtApi_Node_GetNumOutputs, lib.OrtApi_Node_GetOutputs, handle))),
+            outputs=outputs,
             attributes=attributes,
         )
 

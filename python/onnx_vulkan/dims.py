@@ -39,6 +39,7 @@ __all__ = [
     "maximum",
     "minimum",
     "product",
+    "require_at_least",
     "require_same",
     "same",
     "substitute",
@@ -414,6 +415,15 @@ def require_same(a: Extent, b: Extent, message: str) -> Extent:
         shown = [evaluate(e, scope.values or {}) if isinstance(e, int) or scope.values else e for e in (a, b)]
         raise ShapeMismatch(f"{message} ({shown[0]} against {shown[1]})")
     return b if isinstance(b, int) else a
+
+
+def require_at_least(a: Extent, b: Extent, message: str) -> None:
+    """Demand ``a >= b``; assumed while claiming where a run has to tell. Raises ShapeMismatch with *message*."""
+    difference, scope = a - b, current_scope()
+    if isinstance(difference, Dim) and scope.values is None:
+        return
+    if not scope.decide("nonneg", difference):
+        raise ShapeMismatch(message)
 
 
 def minimum(a: Extent, b: Extent) -> Extent:

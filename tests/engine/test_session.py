@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from onnx_vulkan import Session
-from onnx_vulkan.errors import InvalidInput, OutOfDeviceMemory
+from onnx_vulkan.errors import InvalidInput, ModelError, OutOfDeviceMemory, ShapeMismatch
 
 X = np.float32([[1, -2, 3]])
 
@@ -26,6 +29,23 @@ def test_options_may_be_a_dict() -> None:
         assert (session.run({"x": X})["y"] == np.maximum(X, 0)).all()
     with pytest.raises(InvalidInput, match=r"no option 'context'.*contexts"):
         Session.load(_model(), options={"context": 1})
+
+
+def test_runtime_dims_have_to_be_dims_of_the_model() -> None:
+    with pytest.raises(InvalidInput, match="names 'm', but the dims of the model's inputs are 'n'"):
+        Session.load(_model(), options={"runtime_dims": "m=8"})
+
+
+def test_bytes_with_external_data(tmp_path: Path) -> None:
+    model = onnx.load_model_from_string(_model())
+    model.graph.node[0].op_type = "Add"
+    model.graph.node[0].input.append("w")
+    model.graph.initializer.append(numpy_helper.from_array(np.float32([1, 2, 3]), "w"))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    data = (tmp_path / "m.onnx").read_bytes()
+    with pytest.raises(ModelError, match="pass base_dir"):
+        Session.load(data)
+    assert (Session.load(data, base_dir=tmp_path).run({"x": X})["y"] == X + np.float32([1, 2, 3])).all()
 
 
 @pytest.mark.parametrize("use", [lambda s: s.run({"x": X}), lambda s: s.stats()])
@@ -64,3 +84,33 @@ def test_a_memory_limit_ends_with_its_session() -> None:
     del limited
     gc.collect()
     assert Session.load(_model()).run({"x": big})["y"].shape == big.shape
+
+
+@pytest.mark.parametrize(
+    ("op", "feeds", "bad", "says"),
+    [
+        ("TopK", {"x": np.float32([3, 1, 2]), "k": np.int64([2])}, {"k": np.int64([4])}, "k of 4 is more than the 3 elements"),
+        ("Range", {"a": np.int64(0), "b": np.int64(5), "d": np.int64(2)}, {"d": np.int64(0)}, "its delta is 0"),
+        ("ConstantOfShape", {"s": np.int64([2, 3])}, {"s": np.int64([-1, 3])}, "has a negative size"),
+        ("Pad", {"x": np.float32([3, 1, 2]), "p": np.int64([2, 0])}, {"p": np.int64([3, 0])}, "axis 0 has 3"),
+    ],
+)
+def test_numbers_that_only_a_run_tells(op: str, feeds: dict[str, Any], bad: dict[str, Any], says: str) -> None:
+    """Small inputs that decide shapes: assumed to fit when the model is claimed, and named when they do not."""
+    kind = helper.np_dtype_to_tensor_dtype
+    inputs = [helper.make_tensor_value_info(n, kind(a.dtype), a.shape) for n, a in feeds.items()]
+    first = kind(np.dtype(np.int64 if op == "Range" else np.float32))
+    outputs = [helper.make_tensor_value_info("y", first, None)]
+    if op == "TopK":
+        outputs.append(helper.make_tensor_value_info("i", TensorProto.INT64, None))
+    attributes = {"mode": "reflect"} if op == "Pad" else {}
+    node = helper.make_node(op, list(feeds), [o.name for o in outputs], **attributes)
+    model = helper.make_model(
+        helper.make_graph([node], "g", inputs, outputs), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    with Session.load(model.SerializeToString()) as session:
+        want = ReferenceEvaluator(model).run(None, feeds)[0]
+        assert (session.run(feeds)["y"] == want).all()
+        with pytest.raises(ShapeMismatch, match=says):
+            session.run({**feeds, **bad})
+        assert (session.run(feeds)["y"] == want).all()

@@ -50,17 +50,26 @@ class Session:
 
     @classmethod
     def load(
-        cls, model: str | Path | bytes, device: str | None = None, options: Options | Mapping[str, Any] | None = None
+        cls,
+        model: str | Path | bytes,
+        device: str | None = None,
+        options: Options | Mapping[str, Any] | None = None,
+        base_dir: str | Path | None = None,
     ) -> Session:
         """Load an ONNX file (or its bytes).
 
-        *device* names the GPU (index, UUID or part of its name); *options* are those of the EP, also as a plain dict.
+        *device* names the GPU (index, UUID or part of its name); *options* are those of the EP, also as a plain dict;
+        *base_dir* is the folder of external data (by default the file's own; bytes have none).
         Raises ModelError for a broken file, RefusedError naming every node that cannot run, InvalidInput for a wrong option,
         DeviceError when there is no usable GPU.
         """
         if not isinstance(options, Options):
             options = parse_options(options or {}, Options)
-        graph = load(model)
+        graph = load(model, base_dir)
+        strange = sorted(set(options.runtime_dims) - set(unbound_dims(graph)))
+        if strange:
+            there = ", ".join(map(repr, unbound_dims(graph))) or "none"
+            raise InvalidInput(f"the option 'runtime_dims' names {strange[0]!r}, but the dims of the model's inputs are {there}.")
         opened = Device.get(device or options.device)
         found = claims.partition(graph, features=opened.info.features)
         if found.refusals:

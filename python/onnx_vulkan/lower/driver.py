@@ -201,7 +201,7 @@ class _Driver:
                 self.refuse(node, "kernel", str(e))
             except ShapeMismatch as e:
                 if current_scope().values is not None:
-                    raise ShapeMismatch(f"{node.label} {node.name!r}: {e}") from e
+                    raise ShapeMismatch(f"{node.label} {node.name or node.outputs[0]!r}: {e}") from e
                 self.refuse(node, "kernel", str(e))
             except (TypeError, NotImplementedError, ValueError, IndexError, KeyError) as e:
                 if isinstance(e, OnnxVulkanError):
@@ -277,7 +277,8 @@ class _Driver:
                 continue
             declared = self.frame.graph.types.get(name)
             if declared is not None and declared.dtype not in (None, result.dtype):
-                raise TypeError(f"output {name!r} became {result.dtype}, the model says {declared.dtype}")
+                says = declared.dtype.onnx_name if declared.dtype else "nothing"
+                raise Unsupported(f"its output {name!r} is {result.dtype.onnx_name}, but the model declares it {says}")
             self.frame.values[name] = result
 
     # -------------------------------------------------------------------------------------------- host values

@@ -16,6 +16,7 @@ from onnx_vulkan.dims import (
     is_one,
     is_zero,
     product,
+    require_at_least,
     require_same,
 )
 from onnx_vulkan.dtypes import NUMERIC, DType
@@ -308,9 +309,8 @@ def _check_room(x: Value, mode: str, amounts: Sequence[Sequence[Extent]]) -> Non
             p = side[i]
             if isinstance(p, int) and p == 0:
                 continue
-            enough = at_least(e, 1) if spare is None else at_least(e, p + spare)
-            if not enough:
-                raise ShapeMismatch(f"{mode} padding by {p} needs an axis longer than {p}, and axis {i} has {e}")
+            least = 1 if spare is None else p + spare
+            require_at_least(e, least, f"{mode} padding by {p} needs at least {least} elements, and axis {i} has {e}")
 
 
 @lowers("Pad", [1], _ANY)

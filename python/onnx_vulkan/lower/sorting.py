@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from onnx_vulkan.dims import Extent, at_least
+from onnx_vulkan.dims import Extent, require_at_least
 from onnx_vulkan.dtypes import FLOATS, REAL
-from onnx_vulkan.errors import ShapeMismatch, Unsupported
+from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.norm import axis_of
 from onnx_vulkan.lower.registry import Host, LowerContext, lowers
 from onnx_vulkan.program.ir import Value
@@ -16,8 +16,9 @@ def _top(b: LowerContext, x: Value, k: Extent, axis: int, largest: bool) -> tupl
     if x.rank == 0:
         raise Unsupported("a scalar has no axis to sort")
     axis = axis_of(axis, x.rank)
-    if not at_least(k, 0) or not at_least(x.shape[axis], k):
-        raise ShapeMismatch(f"its k is {k}, which is not known to be from 0 to the {x.shape[axis]} elements of axis {axis}")
+    size = x.shape[axis]
+    require_at_least(k, 0, f"its k of {k} is negative")
+    require_at_least(size, k, f"its k of {k} is more than the {size} elements of axis {axis}")
     return b.sort(x, k, axis, largest=largest)
 
 

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from onnx_vulkan.dims import Dim, Extent, at_least, product
+from onnx_vulkan.dims import Dim, Extent, at_least, product, require_at_least
 from onnx_vulkan.dtypes import NUMERIC, REAL, DType
-from onnx_vulkan.errors import Unsupported
+from onnx_vulkan.errors import ShapeMismatch, Unsupported
 from onnx_vulkan.graph import Array
 from onnx_vulkan.lower.host import objects
 from onnx_vulkan.lower.registry import Host, LowerContext, Operand, Unknown, lowers
@@ -69,7 +69,10 @@ def constant_of_shape(b: LowerContext, shape: Host, *, value: Array | None = Non
         dtype = DType.of(fill.dtype)
     except KeyError:
         raise Unsupported(f"a constant of {fill.dtype} is not supported") from None
-    return b.full(shape.ints(), fill.reshape(-1)[0], dtype)
+    sizes = shape.ints()
+    for e in sizes:
+        require_at_least(e, 0, f"its shape [{', '.join(map(str, sizes))}] has a negative size")
+    return b.full(sizes, fill.reshape(-1)[0], dtype)
 
 
 @lowers("Range", [11, 27], {"start": REAL, "limit": REAL, "delta": REAL})
@@ -79,12 +82,16 @@ def range_(b: LowerContext, start: Host, limit: Host, delta: Host, *, stash_type
     if any(isinstance(v, Unknown) for v in (a, end, step)):
         raise Unsupported("its bounds are floats that are not known before the run")
     if start.dtype.is_float and not any(isinstance(v, Dim) for v in (a, end, step)):
+        if not step:
+            raise ShapeMismatch("its delta is 0")
         count = max(0, math.ceil((end - a) / step))
         kind = start.dtype if start.dtype is DType.F64 else DType.F32
         index = b.cast(b.iota((count,), 0, DType.I64), kind)
         return b.cast(b.map("add", b.map("mul", index, b.scalar(step, kind)), b.scalar(a, kind)), start.dtype)
     first, last, stride = (_integral(v) for v in (a, end, step))
     up = at_least(stride, 1)
+    if not up:
+        require_at_least(-stride, 1, "its delta is 0")
     span = (last - first) if up else (first - last)
     width = stride if up else -stride
     number = -((-span) // width)
