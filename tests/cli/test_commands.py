@@ -276,6 +276,21 @@ def test_doctor_and_devices_here() -> None:
     assert all(c["remedy"] for c in data["checks"] if not c["good"])
 
 
+def test_a_uuid_can_be_copied_from_the_table(monkeypatch, capsys) -> None:
+    from onnx_vulkan.cli import examination
+
+    monkeypatch.setenv("COLUMNS", "80")
+    device = {
+        "index": 0,
+        "name": "a device with quite a long name",
+        "kind": "discrete",
+        "memory_bytes": 1 << 33,
+        "uuid": "ab" * 16,
+    }
+    examination.show_devices([{**device, "api_version": "1.3.230", "driver": "a driver 550.54.15", "unusable": ""}])
+    assert "ab" * 16 in capsys.readouterr().out
+
+
 def test_standalone_for_real(good: Path) -> None:
     code, data, err = call("run", good, "--dim", "batch=3", "--backend", "standalone", "--runs", 1)
     assert code == 0, err

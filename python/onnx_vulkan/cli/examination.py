@@ -196,7 +196,8 @@ def show_devices(found: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("", "name", "kind", "memory", "Vulkan", "driver", "uuid", box=None, header_style="bold")
+    table = Table("", "name", "kind", "memory", "Vulkan", "driver", box=None, header_style="bold")
+    table.add_column("uuid", no_wrap=True, min_width=32)  # whole: it is there to be copied
     for d in found:
         memory = f"{d['memory_bytes'] / 2**30:.0f} GiB"
         name = f"{d['name']} (unusable: {d['unusable']})" if d["unusable"] else d["name"]

@@ -9,6 +9,7 @@ from typing import Any
 
 from onnx_vulkan import frontend
 from onnx_vulkan.bundle import write_bundle
+from onnx_vulkan.cli.inspection import plural
 from onnx_vulkan.cli.running import Request, model_tolerance, read_inputs
 from onnx_vulkan.cli.sides import cpu_side
 from onnx_vulkan.errors import InvalidInput
@@ -44,5 +45,6 @@ def prepare(request: Request, output: Path) -> tuple[dict[str, Any], str]:
         "files": [p.relative_to(folder).as_posix() for p in files],
         "bytes": sum(p.stat().st_size for p in files),
     }
-    text = f"{request.model.name}: bundle with {len(feeds)} inputs and {len(side.outputs)} reference outputs in {folder}"
+    holds = f"{plural(len(feeds), 'input')} and {plural(len(side.outputs), 'reference output')}"
+    text = f"{request.model.name}: bundle with {holds} in {folder}"
     return data, f"{text}; try it with: onnx-vulkan run {folder}"
