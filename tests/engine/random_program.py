@@ -216,7 +216,8 @@ class Maker:
         if self.chance(50) and all(isinstance(e, int) for e in shape) and isinstance(below, int):
             v = Value(dtype, tuple(shape))
             return self.b.const(_fill(self.rng, Feed(v, "index", below), {}))
-        if self.chance(60):
+        plain = [symbol(name) for name in self.symbols]
+        if self.chance(60) and all(isinstance(e, int) or e in plain for e in shape):
             v = self.b.input(f"x{len(self.feeds)}", dtype, shape)
             self.feeds.append(Feed(v, "index", below))
             return v
@@ -714,8 +715,13 @@ class Maker:
     ).split()
 
     def step(self) -> None:
-        """One more operation; one that does not fit leaves no trace but inputs."""
-        name = self.pick(self.OPERATIONS)
+        """One more operation, the first that fits of a few."""
+        for _ in range(4):
+            if self.attempt(self.pick(self.OPERATIONS)):
+                return
+
+    def attempt(self, name: str) -> bool:
+        """Add an operation; one that does not fit leaves no trace but inputs."""
         before = len(self.b.instrs)
         known = set(self.facts)
         try:
@@ -725,6 +731,15 @@ class Maker:
             del self.b.instrs[before:]
             made = set(self.b.inputs) | {o for i in self.b.instrs for o in i.outputs}
             self.facts = {v: f for v, f in self.facts.items() if v in known or v in made}
+            return False
+        return True
+
+    def outputs(self) -> list[Value]:
+        """The newest value, some that nobody reads, and any others (inputs, constants, duplicates)."""
+        values = list(self.facts)
+        read = {v for i in self.b.instrs for v in i.inputs}
+        unread = [v for v in values if v not in read and v not in self.b.inputs] or values
+        return [values[-1], *(self.pick(unread if self.chance(70) else values) for _ in range(self.c.integer(0, 3)))]
 
 
 def make_program(
@@ -747,9 +762,6 @@ def make_program(
         m.facts[v] = Facts(2.0)
     for _ in range(choices.integer(2, steps)):
         m.step()
-    values = list(m.facts)
-    outputs = [values[-1]]
-    for _ in range(choices.integer(0, 3)):
-        outputs.append(m.pick(values))
+    outputs = m.outputs()
     scope = current_scope()
     return RandomProgram(m.b.finish(outputs), [m.facts[v] for v in outputs], m.feeds, m.symbols, list(scope.guards))

@@ -36,6 +36,7 @@ class ProgramRun:
 
     ``guards`` are those of the program's making; what the passes decide is added. ``plans`` holds the tables of every plan made,
     each with what its dispatches touch, all proved free of hazards. A run at sizes where a guard does not hold is a ValueError.
+    With *larger*, variants are chosen as for so many times the sizes. *options* go to the PlanRequest.
     """
 
     def __init__(
@@ -45,20 +46,16 @@ class ProgramRun:
         guards: Sequence[Guard] = (),
         *,
         runtime: Mapping[str, int] | None = None,
-        guard_zones: bool = False,
-        barrier_everywhere: bool = False,
-        direct_output: bool = True,
+        larger: int = 0,
         device: Device | None = None,
+        **options: Any,
     ):
         self.device = device or Device.get()
         self.limits = DeviceLimits.of(self.device)
         self.original = program
         self.runtime = dict(runtime or {})
-        self.options = {
-            "guard_zones": guard_zones,
-            "barrier_everywhere": barrier_everywhere,
-            "direct_output": direct_output,
-        }
+        self.larger = larger
+        self.options = options
         self.weights: dict[str, Memory] = {}
         self.plans: list[tuple[PlanTables, list[tuple[list[Range], list[Range]]]]] = []
         with Scope(dict(numbers or {})) as scope:
@@ -102,6 +99,7 @@ class ProgramRun:
                 limits=self.limits,
                 pipelines=self.pipelines,
                 weight=self.weight,
+                chosen_at={s: self.larger * n + 1 for s, n in numbers.items() if s not in self.runtime} if self.larger else None,
                 **self.options,
             )
         )
