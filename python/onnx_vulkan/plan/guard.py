@@ -27,20 +27,21 @@ _POISON = "0xdeadbea7u"
 def place_apart(sizes: Sequence[int]) -> tuple[list[int], list[tuple[int, int]], int]:
     """Offsets of tensors of these byte sizes, with a zone before the first and after each one.
 
-    Also gives the zones as (start, bytes), each reaching from a tensor's last word to the next tensor, and the total size.
+    Also gives the zones as (start, bytes), each reaching from a tensor's last byte to the next tensor, and the total size.
     """
     offsets, zones, at = [], [(0, ZONE_BYTES)], ZONE_BYTES
     for size in sizes:
         offsets.append(at)
-        end = at + -(-size // 4) * 4
+        end = at + size
         at = -(-end // ALIGNMENT) * ALIGNMENT + ZONE_BYTES
         zones.append((end, at - end))
     return offsets, zones, at
 
 
 def zone_table(zones: Sequence[tuple[int, int]]) -> Value:
-    """The zones as a constant: rows of (first word, words)."""
-    return Value(DType.I32, (len(zones), 2), "", np.array([(a // 4, n // 4) for a, n in zones], np.int32))
+    """The zones as a constant: rows of (first word, words, bits of the first word that are the zone's)."""
+    rows = [(a // 4, (a + n) // 4 - a // 4, -1 << 8 * (a % 4)) for a, n in zones]
+    return Value(DType.I32, (len(zones), 3), "", np.array(rows, np.int32))
 
 
 def _kernel(label: str, arena: Value, table: Value, work: str, params: Params, first_label: int) -> Kernel:
@@ -49,9 +50,10 @@ def _kernel(label: str, arena: Value, table: Value, work: str, params: Params, f
 
 void main() {{
     int zone = int(gl_WorkGroupID.x);
-    int first = {params.read(table)}.v[2 * zone];
-    int words = {params.read(table)}.v[2 * zone + 1];
+    int first = {params.read(table)}.v[3 * zone];
+    int words = {params.read(table)}.v[3 * zone + 1];
     for (int i = int(gl_LocalInvocationID.x); i < words; i += {_WORDS}) {{
+        uint bits = i == 0 ? uint({params.read(table)}.v[3 * zone + 2]) : ~0u;
         {work.format(cell=f"{params.write(arena)}.v[first + i]", label=f"uint({params.word(first_label)} + zone)")}
     }}
 }}
@@ -73,7 +75,7 @@ def check_kernel(arena: Value, table: Value, first_label: int) -> Kernel:
     params = Params()
     error = params.error()
     work = (
-        f"if ({{cell}} != {_POISON} && atomicAdd({error}.count, 1u) == 0u) {{{{ "
+        f"if ((({{cell}} ^ {_POISON}) & bits) != 0u && atomicAdd({error}.count, 1u) == 0u) {{{{ "
         f"{error}.label = {{label}}; {error}.value = i; {error}.value_high = 0; }}}}"
     )
     return _kernel("guard zones: check", arena, table, work, params, first_label)
