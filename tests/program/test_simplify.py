@@ -1,0 +1,204 @@
+"""The canonical form: transposes and reshapes meet and cancel, equal work is shared, what is constant is folded."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from onnx_vulkan.dims import Scope, symbol
+from onnx_vulkan.dtypes import DType
+from onnx_vulkan.engine.structure import optimize
+from onnx_vulkan.program.builder import Builder
+from onnx_vulkan.program.interp import interpret
+from onnx_vulkan.program.simplify import simplify
+
+RNG = np.random.default_rng(4)
+H, W = symbol("h"), symbol("w")
+
+
+def count(program, op):
+    return Counter(i.op for i in program.instrs)[op]
+
+
+def weights(*shape):
+    return (RNG.integers(-3, 4, shape) / 4).astype(np.float32)
+
+
+class Net(Builder):
+    """Layers as the lowerings write them: ONNX order outside, a channels-last window between two transposes inside."""
+
+    def windowed(self, kind, x, w, kernel, stride, pad, channels, **attrs):
+        last = self.transpose(x, [0, 2, 3, 1])
+        out = [(e + 2 * pad - kernel) // stride + 1 for e in last.shape[1:3]]
+        y = self.window(
+            kind, last, w, out_channels=channels, out_spatial=out, kernel=(kernel,) * 2, strides=(stride,) * 2,
+            dilations=(1, 1), pads_begin=(pad,) * 2, pads_end=(pad,) * 2, **attrs,
+        )[0]  # fmt: skip
+        return self.transpose(y, [0, 3, 1, 2])
+
+    def conv(self, x, channels, kernel=3, stride=1, bias=True):
+        c = x.shape[1]
+        assert isinstance(c, int)
+        y = self.windowed(
+            "conv", x, self.const(weights(kernel, kernel, c, channels)), kernel, stride, kernel // 2, channels, groups=1
+        )
+        return self.add(y, self.const(weights(1, channels, 1, 1))) if bias else y
+
+    def pool(self, x, kind="max"):
+        attrs = {"count_include_pad": False} if kind == "avg" else {}
+        return self.windowed(kind, x, None, 2, 2, 0, x.shape[1], **attrs)
+
+    def relu(self, x):
+        return self.map("max", x, self.scalar(0, DType.F32))
+
+
+def check(b, outputs, feeds, transposes):
+    """The canonical program has so many transposes and the same results."""
+    program = b.finish(outputs)
+    numbers = {"h": feeds["x"].shape[2], "w": feeds["x"].shape[3]} if any(e is H for v in b.inputs for e in v.shape) else {}
+    with Scope(numbers):
+        best = optimize(program, {})
+    assert count(best, "transpose") == transposes, best
+    for got, want in zip(interpret(best, feeds), interpret(program, feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    return best
+
+
+def image(*shape):
+    return {"x": weights(*shape)}
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 8, 12), (2, 3, H, W)])
+def test_a_chain_of_layers_has_a_transpose_at_each_edge(shape):
+    b = Net()
+    x = b.input("x", DType.F32, shape)
+    y = x
+    for channels in (4, 8, 8):
+        y = b.relu(b.conv(y, channels))
+    y = b.pool(y)
+    check(b, [y], image(shape[0], 3, 8, 12), 2)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 8, 12), (1, 3, H, W)])
+def test_residuals_concats_and_pools_keep_the_order(shape):
+    b = Net()
+    x = b.input("x", DType.F32, shape)
+    y = b.relu(b.conv(x, 8))
+    y = b.relu(b.add(b.conv(b.relu(b.conv(y, 8)), 8), y))
+    left, right = b.conv(y, 4, kernel=1), b.relu(b.conv(y, 4))
+    y = b.pool(b.concat([left, right, y], 1), "avg")
+    y = b.conv(b.pad(y, [0, 0, 1, 1], [0, 0, 1, 1]), 5)
+    check(b, [y], image(1, 3, 8, 12), 2)
+
+
+def test_squeeze_and_excitation():
+    b = Net()
+    y = b.conv(b.input("x", DType.F32, (1, 3, 8, 12)), 8)
+    squeezed = b.mean(y, [2, 3], keepdims=True)
+    gate = b.conv(b.relu(b.conv(squeezed, 2, kernel=1)), 8, kernel=1)
+    one = b.scalar(1, DType.F32)
+    gate = b.div(one, b.add(one, b.exp(b.neg(gate))))
+    y = b.conv(b.mul(y, gate), 4)
+    check(b, [y], image(1, 3, 8, 12), 2)
+
+
+def test_a_global_pool_and_a_classifier_need_one_transpose():
+    b = Net()
+    y = b.relu(b.conv(b.input("x", DType.F32, (2, 3, 8, 12)), 8))
+    y = b.mean(y, [2, 3], keepdims=True)
+    y = b.contract(b.reshape(y, (2, 8)), b.const(weights(8, 5)))
+    check(b, [y], image(2, 3, 8, 12), 1)
+
+
+def test_channels_of_one_need_no_transpose():
+    b = Net()
+    x = b.input("x", DType.F32, (2, 1, 8, 12))
+    check(b, [b.conv(x, 1)], image(2, 1, 8, 12), 0)
+
+
+def test_slices_gathers_scans_and_sorts_follow():
+    b = Net()
+    y = b.conv(b.input("x", DType.F32, (1, 3, 6, 6)), 4)
+    y = b.slice(y, [0, 3, 0, 5], [1, 3, 6, 3], [1, -1, 1, -2])
+    y = b.gather(y, b.const(np.array([2, 0, 1, 1])), 1)
+    y = b.scan("sum", y, 2)
+    y, order = b.sort(y, 2, 1, largest=True)
+    z = b.conv(y, 2)
+    best = check(b, [z, order], image(1, 3, 6, 6), 3)
+    assert count(best, "sort") == 1
+
+
+def test_an_operand_in_the_other_order_is_left_alone():
+    """No transpose is added to a tensor that had none."""
+    b = Net()
+    x = b.input("x", DType.F32, (1, 4, 6, 6))
+    y = b.add(b.conv(x, 4, bias=False), x)
+    program = b.finish([y])
+    assert count(simplify(program), "transpose") <= count(program, "transpose")
+
+
+def test_transposes_sink_below_reshapes_that_keep_their_axes_together():
+    b = Builder()
+    x = b.input("x", DType.F32, (2, 3, 4, 5))
+    heads = b.transpose(x, [0, 2, 1, 3])
+    y = b.reshape(heads, (2, 4, 3, 5, 1))
+    y = b.transpose(b.reshape(y, (2, 4, 3, 5)), [0, 2, 1, 3])
+    best = simplify(b.finish([y]))
+    assert not best.instrs and best.outputs == [x]
+
+
+def test_equal_work_is_done_once_and_dead_work_not_at_all():
+    b = Builder()
+    x = b.input("x", DType.F32, (3, 4))
+    one, two = b.exp(b.neg(x)), b.exp(b.neg(x))
+    b.log(x)
+    best = simplify(b.finish([b.add(one, two), two]))
+    assert [i.attrs["fn"] for i in best.instrs] == ["neg", "exp", "add"]
+    # equal but for an attribute is not equal
+    best = simplify(b.finish([b.reduce("sum", x, [0]), b.reduce("sum", x, [1])]))
+    assert count(best, "reduce") == 2
+
+
+def test_what_depends_on_constants_alone_is_folded():
+    b = Builder()
+    x = b.input("x", DType.F32, (3, 4))
+    scale = b.mul(b.exp(b.const(np.zeros(4, np.float32))), b.scalar(3, DType.F32))
+    y = b.mul(x, b.transpose(b.broadcast(b.reshape(scale, (4, 1)), (4, 3)), [1, 0]))
+    best = optimize(b.finish([y]), {})
+    assert Counter(i.op for i in best.instrs) == {"map": 1, "broadcast": 1}
+    np.testing.assert_array_equal(interpret(best, {"x": np.ones((3, 4), np.float32)})[0], np.full((3, 4), 3))
+
+
+def test_folding_shares_results_of_one_model_by_name():
+    known = {}
+
+    def once():
+        b = Builder()
+        x = b.input("x", DType.F32, (64, 3))
+        w = b.const(np.ones((64, 32), np.float32), "w")
+        return optimize(b.finish([b.contract(b.transpose(b.neg(w), [1, 0]), x)]), known)
+
+    first, second = once(), once()
+    (a,), (b,) = ([v for v in p.constants() if v.rank] for p in (first, second))
+    assert a is b
+
+
+def test_a_large_spread_of_a_constant_stays_where_it_is():
+    b = Builder()
+    x = b.input("x", DType.F32, (512, 1024))
+    best = optimize(b.finish([b.add(x, b.full((512, 1024), 2, DType.F32))]), {})
+    assert sum(v.data.size for v in best.constants()) == 1
+
+
+def test_outputs_may_be_inputs_constants_and_each_other():
+    b = Builder()
+    x = b.input("x", DType.I64, (2, 3))
+    flat = b.reshape(x, (6,))
+    c = b.const(np.arange(3))
+    y = b.neg(x)
+    program = b.finish([x, c, flat, y, y, b.transpose(b.transpose(x, [1, 0]), [1, 0])])
+    best = simplify(program)
+    feeds = {"x": np.arange(6).reshape(2, 3)}
+    for got, want in zip(interpret(best, feeds), interpret(program, feeds), strict=True):
+        np.testing.assert_array_equal(got, want)
