@@ -128,6 +128,10 @@ class Device:
         self._check_process()
         return self._pipelines.get(shaders)
 
+    def compile_glsl(self, shader: Shader) -> None:
+        """Have a shader's SPIR-V in the cache. The compiler holds the interpreter's lock: one call stops every other thread."""
+        compile.spirv(shader.source)
+
     def pipelines_ready(self, shaders: Sequence[Shader]) -> bool:
         """Whether :meth:`pipelines` would answer at once."""
         return self._pipelines.ready(shaders)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,8 @@ AHEAD = 4
 """Variants are compiled ahead for inputs of up to so many times the size of the first."""
 PIECE = 4
 """Pipelines that the background thread compiles at a time."""
+PAUSE = 0.001
+"""Seconds between two shaders compiled in the background, for threads that wait for the interpreter's lock."""
 PROMOTION_SHARE = 0.25
 """The most of the device's memory that the arena of a plan with run-time dims may take on our own initiative."""
 
@@ -248,11 +251,17 @@ class Block:
     def _compile(self, request: PlanRequest) -> Iterator[None]:
         with self._lock:
             wanted = list(draft_plan(request).wanted)
-        for n in range(0, len(wanted), PIECE):
+        shaders = self.shaders(wanted)
+        for shader in shaders:
+            if not self.device.pipelines_ready([shader]):
+                yield
+                self.device.compile_glsl(shader)
+                time.sleep(PAUSE)
+        for n in range(0, len(shaders), PIECE):
             yield
             if self.replay.native is None:
                 return
-            self.pipelines(wanted[n : n + PIECE])
+            self.device.pipelines(shaders[n : n + PIECE])
 
     def pipelines(self, wanted: Sequence[tuple[Kernel, tuple[int, ...], bool]]) -> list[int]:
         """Pipeline handles for kernels in given variants."""
