@@ -130,10 +130,8 @@ typedef char ov_amount[32];
 
 // "12.5 MiB", or "768 bytes" where that would read as nothing.
 static const char *amount(ov_amount text, uint64_t bytes) {
-    if (bytes && bytes < 1 << 20)
-        snprintf(text, sizeof(ov_amount), "%u bytes", (unsigned)bytes);
-    else
-        snprintf(text, sizeof(ov_amount), "%.1f MiB", mib(bytes));
+    if (bytes && bytes < 1 << 20) snprintf(text, sizeof(ov_amount), "%u bytes", (unsigned)bytes);
+    else snprintf(text, sizeof(ov_amount), "%.1f MiB", mib(bytes));
     return text;
 }
 
