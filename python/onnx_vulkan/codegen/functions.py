@@ -77,6 +77,8 @@ _INT = {
     "bit_and": "({0} & {1})",
     "bit_or": "({0} | {1})",
     "bit_xor": "({0} ^ {1})",
+    "shift_left": "({1} < T(0) || {1} >= T(WIDTH) ? T(0) : {0} << {1})",
+    "shift_right": "({0} >> ({1} < T(0) || {1} >= T(WIDTH) ? T(WIDTH - 1u) : {1}))",
 }
 _UNSIGNED = {
     "neg": "(~{0} + T(1))",

@@ -91,7 +91,8 @@ UNARY = frozenset(
 
 BINARY = frozenset("add sub mul div pow min max mod fmod and or xor bit_and bit_or bit_xor shift_left shift_right".split())
 """Integers wrap; ``div`` of integers truncates towards zero; ``mod`` has the divisor's sign, ``fmod`` the dividend's;
-``min``/``max`` give NaN where an operand is NaN; ``and or xor`` take bool. Integer division by 0 gives 0."""
+``min``/``max`` give NaN where an operand is NaN; ``and or xor`` take bool. Integer division by 0 gives 0. A shift by a
+negative amount, or by all bits or more, leaves no bit of the operand: 0, or -1 of a negative one shifted right."""
 
 COMPARE = frozenset("eq ne lt le gt ge".split())
 """Give bool; NaN compares as IEEE 754 says."""
