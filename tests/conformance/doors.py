@@ -64,27 +64,38 @@ def _standalone(case: Case, options: Options | None) -> Outcome:
             except Exception:
                 return Outcome(Verdict.WRONG, "run: " + traceback.format_exc(limit=-4))
             found = difference(case, got, expected)
-            if found:
+            if found and not _as_on_the_cpu(case, feeds, got):
                 return Outcome(Verdict.WRONG, found)
     return Outcome(Verdict.PASSED)
+
+
+def _as_on_the_cpu(case: Case, feeds: Mapping[str, Array], got: list[Array]) -> bool:
+    """Whether ONNX Runtime's CPU EP gives the same: it reads a few formulas (``align_corners``) otherwise than ONNX's numbers."""
+    session = _cpu_session(case)
+    return session is not None and not difference(case, got, run_with_values(session, feeds))
+
+
+def _cpu_session(case: Case) -> onnxruntime.InferenceSession | None:
+    """The model on the CPU EP, where that can run it."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        return onnxruntime.InferenceSession(case.model, options, providers=["CPUExecutionProvider"])
+    except Exception:
+        return None
 
 
 def _ep(case: Case) -> Outcome:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    try:
-        onnxruntime.InferenceSession(case.model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        unreadable = "NOT_IMPLEMENTED" not in str(error)  # it reads a model for whose nodes it has no kernel
-        if unreadable:
-            return Outcome(Verdict.UNREADABLE, str(error))
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     try:
         session = onnxruntime.InferenceSession(case.model, options, providers=["VulkanEP"], enable_fallback=0)
     except Exception as error:
         if "default CPU EP" in str(error) or "Could not find an implementation" in str(error):
             return Outcome(Verdict.REFUSED, str(error))
-        return Outcome(Verdict.WRONG, f"load: {type(error).__name__}: {error}")
+        verdict = Verdict.WRONG if _cpu_session(case) else Verdict.UNREADABLE
+        return Outcome(verdict, f"load: {type(error).__name__}: {error}")
     names = {i.name for i in session.get_inputs()}
     for feeds, expected in case.data:
         try:
@@ -92,7 +103,7 @@ def _ep(case: Case) -> Outcome:
         except Exception as error:
             return Outcome(Verdict.WRONG, f"run: {type(error).__name__}: {error}")
         found = difference(case, got, expected)
-        if found:
+        if found and not _as_on_the_cpu(case, feeds, got):
             return Outcome(Verdict.WRONG, found)
     if not onnxruntime_ep_vulkan.session_stats(session).claimed_nodes:
         return Outcome(Verdict.REFUSED, "ONNX Runtime left nothing to run")

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from onnx_vulkan.dims import is_one
 from onnx_vulkan.dtypes import FLOATS, INTS
 from onnx_vulkan.errors import Unsupported
-from onnx_vulkan.lower.elementwise import GPU_FLOATS
 from onnx_vulkan.lower.registry import LowerContext, lowers
 from onnx_vulkan.program import composites
 from onnx_vulkan.program.ir import Value
@@ -54,12 +53,12 @@ def prelu_7(b: LowerContext, x: Value, slope: Value) -> Value:
     return b.map("select", _negative(b, x), b.map("mul", x, slope), x)
 
 
-@lowers("Elu", [1, 6, 22], {"x": GPU_FLOATS})
+@lowers("Elu", [1, 6, 22], {"x": FLOATS})
 def elu(b: LowerContext, x: Value, *, alpha: float = 1.0, consumed_inputs: list[int] | None = None) -> Value:
     return _widely(b, x, lambda v: composites.activation(b, "elu", v, alpha, 0.0))
 
 
-@lowers("Celu", [12, 28], {"x": GPU_FLOATS})
+@lowers("Celu", [12, 28], {"x": FLOATS})
 def celu(b: LowerContext, x: Value, *, alpha: float = 1.0) -> Value:
     """``max(0, x) + min(0, alpha * (exp(x / alpha) - 1))``."""
 
@@ -80,14 +79,14 @@ def _selu(b: LowerContext, x: Value, alpha: float, gamma: float) -> Value:
     return _widely(b, x, formula)
 
 
-@lowers("Selu", [1], {"x": GPU_FLOATS})
+@lowers("Selu", [1], {"x": FLOATS})
 def selu_1(
     b: LowerContext, x: Value, *, alpha: float = 1.6732, gamma: float = 1.0507, consumed_inputs: list[int] | None = None
 ) -> Value:
     return _selu(b, x, alpha, gamma)
 
 
-@lowers("Selu", [6, 22], {"x": GPU_FLOATS})
+@lowers("Selu", [6, 22], {"x": FLOATS})
 def selu(
     b: LowerContext, x: Value, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875
 ) -> Value:
@@ -99,7 +98,7 @@ def thresholded_relu(b: LowerContext, x: Value, *, alpha: float = 1.0) -> Value:
     return b.map("select", b.map("gt", x, _number(b, alpha, x)), x, _number(b, 0, x))
 
 
-@lowers("Sigmoid", [1, 6, 13], {"x": GPU_FLOATS})
+@lowers("Sigmoid", [1, 6, 13], {"x": FLOATS})
 def sigmoid(b: LowerContext, x: Value, *, consumed_inputs: list[int] | None = None) -> Value:
     return _widely(b, x, lambda v: composites.sigmoid(b, v))
 
@@ -116,7 +115,7 @@ def hard_swish(b: LowerContext, x: Value) -> Value:
     return _widely(b, x, lambda v: b.map("mul", v, composites.hard_sigmoid(b, v, 1 / 6, 0.5)))
 
 
-@lowers("Softplus", [1, 22], {"x": GPU_FLOATS})
+@lowers("Softplus", [1, 22], {"x": FLOATS})
 def softplus(b: LowerContext, x: Value) -> Value:
     return _widely(b, x, lambda v: composites.softplus(b, v))
 
@@ -126,19 +125,19 @@ def softsign(b: LowerContext, x: Value) -> Value:
     return _widely(b, x, lambda v: composites.activation(b, "softsign", v, 0.0, 0.0))
 
 
-@lowers("Mish", [18, 22], {"x": GPU_FLOATS})
+@lowers("Mish", [18, 22], {"x": FLOATS})
 def mish(b: LowerContext, x: Value) -> Value:
     return _widely(b, x, lambda v: b.map("mul", v, b.map("tanh", composites.softplus(b, v))))
 
 
-@lowers("Gelu", [20], {"x": GPU_FLOATS})
+@lowers("Gelu", [20], {"x": FLOATS})
 def gelu(b: LowerContext, x: Value, *, approximate: str = "none") -> Value:
     if approximate not in ("none", "tanh"):
         raise Unsupported(f"approximate={approximate!r} is not known")
     return composites.gelu(b, x) if approximate == "none" else composites.tanh_gelu(b, x)
 
 
-@lowers("Swish", [24], {"x": GPU_FLOATS})
+@lowers("Swish", [24], {"x": FLOATS})
 def swish(b: LowerContext, x: Value, *, alpha: float = 1.0) -> Value:
     return composites.quick_gelu(b, x, alpha)
 

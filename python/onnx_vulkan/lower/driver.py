@@ -8,24 +8,25 @@ are all host-known are evaluated on the host where an evaluation is registered. 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from onnx_vulkan.dims import Dim, Extent, current_scope, symbol
+from onnx_vulkan.dims import Dim, Extent, current_scope, evaluate, same, symbol
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import OnnxVulkanError, Refusal, RefusedError, ShapeMismatch, Unsupported
 from onnx_vulkan.graph import Array, Graph, Node, TensorType
 from onnx_vulkan.lower.checks import check_dtypes, check_opset
 from onnx_vulkan.lower.frame import Frame, Lost, is_small
-from onnx_vulkan.lower.host import HOST_LIMIT, objects
+from onnx_vulkan.lower.host import HOST_LIMIT, is_plain, objects
 from onnx_vulkan.lower.registry import (
     EVALUATIONS,
     LOWERINGS,
     Host,
     LowerContext,
+    Lowering,
     NotHost,
     Operand,
     Parameter,
@@ -41,6 +42,24 @@ HOST_INPUT_LIMIT = 64
 
 FORK_LIMIT = 16
 """The most questions that claiming tries the other answer of."""
+
+
+def _sample(numbers: Callable[[int], Sequence[int]]) -> Callable[[Operand], Operand]:
+    """Fills what is not known of a host value: with ``numbers(size)``, element by element."""
+
+    def fill(x: Operand) -> Operand:
+        if isinstance(x, Value) or is_plain(x):
+            return x
+        known = zip(x.items(), numbers(x.data.size), strict=True)
+        items = [n if isinstance(v, (Dim, Unknown)) else v for v, n in known]
+        return Host(x.dtype, objects([x.dtype.numpy.type(v).item() for v in items], x.shape))
+
+    return fill
+
+
+SAMPLES = (_sample(range), _sample(lambda size: [1] * size), _sample(lambda size: [2] * size))
+"""Numbers at which a node is judged that hangs on numbers only a run can tell: different axes, then factors and counts (a
+flag is 0, then 1)."""
 
 
 @dataclass(slots=True)
@@ -136,6 +155,7 @@ class _Driver:
         self.host_inputs: dict[str, None] = {}
         self.frame = Frame(graph, None)
         self.origins: dict[Value, tuple[Frame, str]] = {}  # what a body gave, and its name there
+        self.sampled_values: list[Value] = []
 
     # -------------------------------------------------------------------------------------------- whole graphs
     def run(self, shapes: Mapping[str, tuple[Extent, ...]]) -> Lowered:
@@ -166,7 +186,7 @@ class _Driver:
         if self.strict and self.refusals:
             raise RefusedError(graph.name, self.refusals)
         program = self.b.finish(outputs)
-        program.instrs = _live(program)
+        program.instrs = _live(program, self.sampled_values)
         return Lowered(program, self.refusals, list(self.host_inputs), host_outputs)
 
     def inline(self, body: Graph, operands: Sequence[Operand]) -> tuple[Operand, ...]:
@@ -249,8 +269,53 @@ class _Driver:
         for i, name in enumerate(node.inputs):
             arguments.append(self.operand(name, entry.parameters[min(i, len(entry.parameters) - 1)]) if name else None)
         arguments += [None for p in entry.parameters[len(arguments) :] if not p.variadic]
-        result = entry.function(self.b, *arguments, **node.attributes)
-        self.bind(node, result if isinstance(result, tuple) else (result,))
+        self.bind(node, self.call(entry, arguments))
+
+    def call(self, entry: Lowering, arguments: Sequence[Operand | None]) -> Sequence[Operand | None]:
+        """What the lowering gives.
+
+        A node that is refused because of numbers that are not plain (axes, ``k``, scales given as inputs) is tried again at this
+        run's numbers, to which the plan is then pinned. While claiming there are none: samples decide whether it can be lowered
+        at all, and its results take their declared shapes.
+        """
+        node = self.b.node
+        try:
+            result = entry.function(self.b, *arguments, **node.attributes)
+        except (Unsupported, ShapeMismatch):
+            if all(not isinstance(a, Host) or is_plain(a) for a in arguments) or any(_bodies(node)):
+                raise  # how often a body runs may be anything: no sample can stand for that
+            if current_scope().values is not None:
+                result = entry.function(self.b, *(_pinned(a) for a in arguments), **node.attributes)
+            else:
+                tries = [self.sampled(entry, [a and sample(a) for a in arguments]) for sample in SAMPLES]
+                result = next((found for found in tries if found is not None), None)
+                # a flag has two values, and both have to do
+                flags = any(isinstance(a, Host) and a.dtype is DType.BOOL and not is_plain(a) for a in arguments)
+                if result is None or (flags and None in tries):
+                    raise
+        return result if isinstance(result, tuple) else (result,)
+
+    def sampled(self, entry: Lowering, arguments: Sequence[Operand | None]) -> tuple[Operand | None, ...] | None:
+        """Placeholders, of the declared shapes where there are any, for what the lowering gives at sample numbers, or None."""
+        node = self.b.node
+        try:
+            result = entry.function(self.b, *arguments, **node.attributes)
+        except (OnnxVulkanError, ArithmeticError, LookupError, TypeError, ValueError):
+            return None
+        made: list[Operand | None] = []
+        for name, value in zip(node.outputs, result if isinstance(result, tuple) else (result,), strict=False):
+            declared = self.frame.graph.types.get(name)
+            if name and value is not None:
+                shape = declared.shape if declared is not None else None
+                if shape is None:
+                    shape = tuple(symbol(f"unknown:{name}.{i}") for i in range(len(value.shape)))
+                if len(shape) != len(value.shape):
+                    return None
+                if isinstance(value, Value):
+                    self.sampled_values.append(value)  # so that the kernel check sees its instructions
+                value = Value(value.dtype, shape, name)
+            made.append(value)
+        return tuple(made)
 
     def operand(self, name: str, parameter: Parameter) -> Operand:
         found = self.frame.find(name)
@@ -358,15 +423,33 @@ class _Driver:
         return Host(value.dtype, objects(items, shape))
 
 
-def _captured(node: Node) -> set[str]:
-    """The outer values that the bodies of *node* read."""
-    names: set[str] = set()
+def _pinned(x: Operand | None) -> Operand | None:
+    """A host value at this run's numbers, which its plan then holds for."""
+    values = current_scope().values
+    if not isinstance(x, Host) or values is None:
+        return x
+    items = [evaluate(v, values) if isinstance(v, Dim) else v for v in x.items()]
+    for v, n in zip(x.items(), items, strict=True):
+        if isinstance(v, Dim):
+            same(v, n)
+    return Host(x.dtype, objects(items, x.shape))
+
+
+def _bodies(node: Node) -> Iterator[Graph]:
+    """The graphs among the node's attributes."""
     for value in node.attributes.values():
         for body in value if isinstance(value, list) else [value]:
             if isinstance(body, Graph):
-                inner = set(body.inputs) | set(body.initializers) | {o for n in body.nodes for o in n.outputs}
-                reads = {i for n in body.nodes for i in (*n.inputs, *_captured(n))} | set(body.outputs)
-                names |= reads - inner
+                yield body
+
+
+def _captured(node: Node) -> set[str]:
+    """The outer values that the bodies of *node* read."""
+    names: set[str] = set()
+    for body in _bodies(node):
+        inner = set(body.inputs) | set(body.initializers) | {o for n in body.nodes for o in n.outputs}
+        reads = {i for n in body.nodes for i in (*n.inputs, *_captured(n))} | set(body.outputs)
+        names |= reads - inner
     return names - {""}
 
 
@@ -385,9 +468,9 @@ def _needed(graph: Graph) -> list[Node]:
     return kept[::-1]
 
 
-def _live(program: Program) -> list[Any]:
-    """The instructions that an output depends on."""
-    live, kept = set(program.outputs), []
+def _live(program: Program, more: Sequence[Value]) -> list[Any]:
+    """The instructions that an output, or one of *more*, depends on."""
+    live, kept = {*program.outputs, *more}, []
     for instr in reversed(program.instrs):
         if any(o in live for o in instr.outputs):
             kept.append(instr)

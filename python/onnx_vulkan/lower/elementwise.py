@@ -16,7 +16,7 @@ from onnx_vulkan.program.ir import Value
 __all__ = ["GPU_FLOATS"]
 
 GPU_FLOATS = FLOATS - {DType.F64}
-"""The floats that transcendental functions take: GLSL has none for float64."""
+"""The floats of operators that are computed in float32."""
 
 BOOLS = frozenset({DType.BOOL})
 
@@ -48,21 +48,21 @@ _UNARY: dict[str, tuple[str, list[int], Collection[DType]]] = {
     "Round": ("round", [11, 22], FLOATS),
     "Sqrt": ("sqrt", [1, 6, 13], FLOATS),
     "Reciprocal": ("reciprocal", [1, 6, 13], FLOATS),
-    "Exp": ("exp", [1, 6, 13], GPU_FLOATS),
-    "Log": ("log", [1, 6, 13], GPU_FLOATS),
-    "Sin": ("sin", [7, 22], GPU_FLOATS),
-    "Cos": ("cos", [7, 22], GPU_FLOATS),
-    "Tan": ("tan", [7, 22], GPU_FLOATS),
-    "Asin": ("asin", [7, 22], GPU_FLOATS),
-    "Acos": ("acos", [7, 22], GPU_FLOATS),
-    "Atan": ("atan", [7, 22], GPU_FLOATS),
-    "Sinh": ("sinh", [9, 22], GPU_FLOATS),
-    "Cosh": ("cosh", [9, 22], GPU_FLOATS),
-    "Tanh": ("tanh", [1, 6, 13], GPU_FLOATS),
-    "Asinh": ("asinh", [9, 22], GPU_FLOATS),
-    "Acosh": ("acosh", [9, 22], GPU_FLOATS),
-    "Atanh": ("atanh", [9, 22], GPU_FLOATS),
-    "Erf": ("erf", [9, 13], GPU_FLOATS),
+    "Exp": ("exp", [1, 6, 13], FLOATS),
+    "Log": ("log", [1, 6, 13], FLOATS),
+    "Sin": ("sin", [7, 22], FLOATS),
+    "Cos": ("cos", [7, 22], FLOATS),
+    "Tan": ("tan", [7, 22], FLOATS),
+    "Asin": ("asin", [7, 22], FLOATS),
+    "Acos": ("acos", [7, 22], FLOATS),
+    "Atan": ("atan", [7, 22], FLOATS),
+    "Sinh": ("sinh", [9, 22], FLOATS),
+    "Cosh": ("cosh", [9, 22], FLOATS),
+    "Tanh": ("tanh", [1, 6, 13], FLOATS),
+    "Asinh": ("asinh", [9, 22], FLOATS),
+    "Acosh": ("acosh", [9, 22], FLOATS),
+    "Atanh": ("atanh", [9, 22], FLOATS),
+    "Erf": ("erf", [9, 13], FLOATS),
     "Not": ("not", [1], BOOLS),
     "BitwiseNot": ("bit_not", [18], INTS),
     "IsNaN": ("isnan", [9, 13, 20], FLOATS),
@@ -141,12 +141,12 @@ def mean(b: LowerContext, *xs: Value, consumed_inputs: list[int] | None = None) 
 # ------------------------------------------------------------------------------------------------------ single operators
 
 
-@lowers("Pow", [1], {"x": GPU_FLOATS})
+@lowers("Pow", [1], {"x": FLOATS})
 def pow_1(b: LowerContext, x: Value, y: Value, *, axis: int | None = None, broadcast: int = 0) -> Value:
     return b.map("pow", x, _aligned(b, x, y, axis, broadcast))
 
 
-@lowers("Pow", [7, 12, 13, 15], {"x": (GPU_FLOATS | INTS), "y": REAL}, note="an integer base needs an integer exponent")
+@lowers("Pow", [7, 12, 13, 15], {"x": (FLOATS | INTS), "y": REAL}, note="an integer base needs an integer exponent")
 def pow_7(b: LowerContext, x: Value, y: Value) -> Value:
     if x.dtype.is_int and not y.dtype.is_int:
         raise Unsupported("an integer base with a float exponent is not supported")
@@ -260,7 +260,7 @@ def dropout_1(
 _FLT_MAX = 3.4028234663852886e38
 
 
-@lowers("Clip", [1, 6], {"x": GPU_FLOATS | {DType.F64}})
+@lowers("Clip", [1, 6], {"x": FLOATS})
 def clip_6(
     b: LowerContext, x: Value, *, consumed_inputs: list[int] | None = None, min: float = -_FLT_MAX, max: float = _FLT_MAX
 ) -> Value:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from onnx_vulkan.dims import Extent, product, require_same
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.errors import Unsupported
-from onnx_vulkan.lower.elementwise import GPU_FLOATS
 from onnx_vulkan.lower.pool import lp_norm
 from onnx_vulkan.lower.registry import LowerContext, lowers
 from onnx_vulkan.program import composites
@@ -275,7 +274,7 @@ def mean_variance_normalization(b: LowerContext, x: Value, *, axes: Sequence[int
     return b.transpose(b.cast(b.map("div", centred, deviation), x.dtype), back)
 
 
-@lowers("LRN", versions=[1, 13], dtypes={"x": GPU_FLOATS})
+@lowers("LRN", versions=[1, 13], dtypes={"x": FLOATS})
 def lrn(b: LowerContext, x: Value, *, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int) -> Value:
     """LRN: the sum of squares over *size* neighbouring channels, as an average window along the channels."""
     if x.rank < 2:
@@ -312,13 +311,13 @@ def _rows(b: Builder, x: Value, axis: int) -> Value:
     return b.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))
 
 
-@lowers("Softmax", versions=[1, 11], dtypes={"x": GPU_FLOATS})
+@lowers("Softmax", versions=[1, 11], dtypes={"x": FLOATS})
 def softmax_1(b: LowerContext, x: Value, *, axis: int = 1) -> Value:
     """Softmax before 13: over all axes from *axis* on."""
     return b.reshape(composites.softmax(b, _rows(b, x, axis)), x.shape)
 
 
-@lowers("LogSoftmax", versions=[1, 11], dtypes={"x": GPU_FLOATS})
+@lowers("LogSoftmax", versions=[1, 11], dtypes={"x": FLOATS})
 def log_softmax_1(b: LowerContext, x: Value, *, axis: int = 1) -> Value:
     """LogSoftmax before 13: over all axes from *axis* on."""
     return b.reshape(composites.log_softmax(b, _rows(b, x, axis)), x.shape)
@@ -337,14 +336,14 @@ def _hardmax(b: Builder, x: Value) -> Value:
     return b.cast(b.map("eq", b.broadcast(position, x.shape), b.broadcast(best, x.shape)), x.dtype)
 
 
-@lowers("Softmax", versions=[13], dtypes={"x": GPU_FLOATS})
+@lowers("Softmax", versions=[13], dtypes={"x": FLOATS})
 def softmax(b: LowerContext, x: Value, *, axis: int = -1) -> Value:
     """Softmax along one axis."""
     moved, back = composites.moved_last(b, x, (axis_of(axis, x.rank),))
     return b.transpose(composites.softmax(b, moved), back)
 
 
-@lowers("LogSoftmax", versions=[13], dtypes={"x": GPU_FLOATS})
+@lowers("LogSoftmax", versions=[13], dtypes={"x": FLOATS})
 def log_softmax(b: LowerContext, x: Value, *, axis: int = -1) -> Value:
     """LogSoftmax along one axis."""
     moved, back = composites.moved_last(b, x, (axis_of(axis, x.rank),))

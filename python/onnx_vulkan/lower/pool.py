@@ -8,7 +8,6 @@ from onnx_vulkan.dims import Extent, product
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.conv import Window, channels_first, channels_last, plan_window
-from onnx_vulkan.lower.elementwise import GPU_FLOATS
 from onnx_vulkan.lower.registry import LowerContext, lowers
 from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder
@@ -138,7 +137,7 @@ def average_pool(
     return average(b, x, window, bool(count_include_pad))
 
 
-@lowers("LpPool", versions=[1, 2, 11, 18, 22], dtypes={"x": GPU_FLOATS}, note="1 to 3 spatial axes")
+@lowers("LpPool", versions=[1, 2, 11, 18, 22], dtypes={"x": FLOATS}, note="1 to 3 spatial axes")
 def lp_pool(
     b: LowerContext,
     x: Value,
@@ -189,7 +188,7 @@ def lp_norm(b: Builder, x: Value, axes: Sequence[int], p: float) -> Value:
     return b.map("pow", total, composites.number(b, 1 / p, y))
 
 
-@lowers("GlobalLpPool", versions=[1, 2, 22], dtypes={"x": GPU_FLOATS})
+@lowers("GlobalLpPool", versions=[1, 2, 22], dtypes={"x": FLOATS})
 def global_lp_pool(b: LowerContext, x: Value, *, p: float = 2) -> Value:
     """GlobalLpPool (version 1 has a float p)."""
     return b.cast(lp_norm(b, x, _plane(x), p), x.dtype)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Sequence
 
 from onnx_vulkan.dtypes import FLOATS, INTS, NUMERIC, REAL, DType
 from onnx_vulkan.errors import Unsupported
-from onnx_vulkan.lower.elementwise import GPU_FLOATS
 from onnx_vulkan.lower.registry import Host, LowerContext, lowers
 from onnx_vulkan.program.composites import wide
 from onnx_vulkan.program.ir import Value
@@ -79,8 +78,8 @@ _register("ReduceMin", _extreme("min"), NUMERIC, [1, 11, 12, 13], [18, 20])
 _register("ReduceProd", lambda b, x, axes: b.reduce("prod", x, axes, keepdims=True), REAL, [1, 11, 13], [18])
 _register("ReduceL1", lambda b, x, axes: _sum(b, b.map("abs", x), axes), REAL, [1, 11, 13], [18])
 _register("ReduceL2", lambda b, x, axes: b.map("sqrt", _squares(b, x, axes)), FLOATS, [1, 11, 13], [18])
-_register("ReduceLogSum", lambda b, x, axes: b.map("log", _sum(b, x, axes)), GPU_FLOATS, [1, 11, 13], [18, 28])
-_register("ReduceLogSumExp", _log_sum_exp, GPU_FLOATS, [1, 11, 13], [18, 28])
+_register("ReduceLogSum", lambda b, x, axes: b.map("log", _sum(b, x, axes)), FLOATS, [1, 11, 13], [18, 28])
+_register("ReduceLogSumExp", _log_sum_exp, FLOATS, [1, 11, 13], [18, 28])
 _register("ReduceSumSquare", _squares, REAL, [1, 11, 13], [18])
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnx_vulkan.dims import require_same
+from onnx_vulkan.dtypes import FLOATS
 from onnx_vulkan.errors import Unsupported
-from onnx_vulkan.lower.elementwise import GPU_FLOATS
 from onnx_vulkan.lower.linear import matmul
 from onnx_vulkan.lower.registry import LowerContext, lowers
 from onnx_vulkan.program import composites
@@ -19,7 +19,7 @@ _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 _DEFAULTS = {"lstm": ("Sigmoid", "Tanh", "Tanh"), "gru": ("Sigmoid", "Tanh"), "rnn": ("Tanh",)}
 _TAKES_ALPHA = {"affine", "elu", "hardsigmoid", "leakyrelu", "scaledtanh", "thresholdedrelu"}
 _TAKES_BETA = {"affine", "hardsigmoid", "scaledtanh"}
-_TYPES = {"x": GPU_FLOATS}
+_TYPES = {"x": FLOATS}
 
 
 def _activations(
