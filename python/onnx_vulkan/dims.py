@@ -67,7 +67,7 @@ class Dim:
     on purpose: ask :func:`same`, :func:`at_least` or :func:`evaluate`.
     """
 
-    __slots__ = ("_hash", "_text", "terms")
+    __slots__ = ("_hash", "_symbols", "_text", "terms")
 
     terms: tuple[tuple[Monomial, int], ...]
 
@@ -75,6 +75,7 @@ class Dim:
         self.terms = terms
         self._hash = hash(terms)
         self._text = ""
+        self._symbols: frozenset[str] | None = None
 
     # -- identity
     def __hash__(self) -> int:
@@ -255,14 +256,16 @@ def symbols_of(e: Extent) -> frozenset[str]:
     """The names that *e* depends on."""
     if isinstance(e, int):
         return frozenset()
-    names: set[str] = set()
-    for monomial, _ in e.terms:
-        for atom, _ in monomial:
-            if atom[0] == "sym":
-                names.add(str(atom[1]))
-            else:
-                names |= symbols_of(atom[1]) | symbols_of(atom[2])  # type: ignore[arg-type]
-    return frozenset(names)
+    if e._symbols is None:  # a plan asks for each word of its kernels
+        names: set[str] = set()
+        for monomial, _ in e.terms:
+            for atom, _ in monomial:
+                if atom[0] == "sym":
+                    names.add(str(atom[1]))
+                else:
+                    names |= symbols_of(atom[1]) | symbols_of(atom[2])  # type: ignore[arg-type]
+        e._symbols = frozenset(names)
+    return e._symbols
 
 
 def _evaluate_atom(atom: Atom, values: Mapping[str, int]) -> int:

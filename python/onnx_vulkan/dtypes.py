@@ -29,6 +29,8 @@ class DType(Enum):
     U64 = 13
     BF16 = 16
 
+    __hash__ = object.__hash__  # members are single objects, and every table of the compiler asks
+
     @cached_property
     def numpy(self) -> np.dtype[Any]:
         """The numpy dtype with the same bytes (bfloat16 comes from ``ml_dtypes``)."""

@@ -7,19 +7,30 @@ Extents. What is not of that form (a division, a gathered index) becomes a new v
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from onnx_vulkan.dims import Extent, product
 
 __all__ = ["ZERO", "Lin", "linearize", "reshape_groups", "row_major"]
 
 
-@dataclass(frozen=True, slots=True)
 class Lin:
-    """A linear index expression. Terms are sorted by variable and have no zero coefficients."""
+    """A linear index expression. Terms are sorted by variable and have no zero coefficients. Immutable."""
 
-    terms: tuple[tuple[str, Extent], ...] = ()
-    const: Extent = 0
+    __slots__ = ("_hash", "const", "terms")
+
+    def __init__(self, terms: tuple[tuple[str, Extent], ...] = (), const: Extent = 0):
+        self.terms = terms
+        self.const = const
+        self._hash = hash((terms, const))  # coordinates are keys wherever a kernel is rendered
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Lin) and self.terms == other.terms and self.const == other.const)
+
+    def __repr__(self) -> str:
+        return " + ".join([*(f"{n}*{c}" for n, c in self.terms), str(self.const)])
 
     @staticmethod
     def var(name: str) -> Lin:

@@ -76,6 +76,8 @@ class Renderer:
 
     def level(self, coords: Sequence[Lin]) -> int:
         """The innermost scope that the variables of *coords* belong to."""
+        if not self.levels:
+            return 0
         return max((self.levels.get(n, 0) for c in coords for n, _ in c.terms), default=0)
 
     def emit(self, line: str, level: int | None = None) -> None:
@@ -171,7 +173,7 @@ class Renderer:
     # ------------------------------------------------------------------------------------------------ values
     def value(self, value: Value, coords: Sequence[Lin]) -> str:
         """An expression (a name or literal) of *value* at *coords*, emitting the statements that it needs."""
-        coords = tuple(ZERO if e == 1 else c for c, e in zip(coords, value.shape, strict=True))
+        coords = tuple([ZERO if isinstance(e, int) and e == 1 else c for c, e in zip(coords, value.shape, strict=True)])
         key = (value, coords)
         for scope in reversed(self.scopes):
             if key in scope.memo:

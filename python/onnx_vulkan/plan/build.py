@@ -468,7 +468,8 @@ def _bind(e: Extent, numbers: Mapping[str, int], runtime: Mapping[str, int]) -> 
     """*e* with every symbol that is not run-time replaced by its number."""
     if not isinstance(e, Dim):
         return e
-    return substitute(e, {name: numbers[name] for name in symbols_of(e) if name not in runtime})
+    bound = {name: numbers[name] for name in symbols_of(e) if name not in runtime}
+    return substitute(e, bound) if bound else e
 
 
 def _conflict(reads: Sequence[Range], writes: Sequence[Range], before_r: Sequence[Range], before_w: Sequence[Range]) -> bool:

@@ -145,11 +145,12 @@ class Builder:
 
     def transpose(self, x: Value, perm: Sequence[int]) -> Value:
         """Axis *i* of the result is axis ``perm[i]`` of *x*."""
-        perm = tuple(p % max(x.rank, 1) for p in perm)
-        if perm == tuple(range(x.rank)):
+        rank = x.rank
+        perm = tuple([p % rank for p in perm]) if rank else ()
+        if perm == tuple(range(rank)):
             return x
         shape = [x.shape[p] for p in perm]
-        moved = [p for p in perm if x.shape[p] != 1]
+        moved = [p for p, e in zip(perm, shape, strict=True) if not (isinstance(e, int) and e == 1)]
         if moved == sorted(moved):
             # only axes of extent 1 change places: the bytes stay as they are
             return self.reshape(x, shape)

@@ -244,6 +244,17 @@ def _live(program: Program) -> Program:
     return Program(program.inputs, program.outputs, kept[::-1])
 
 
+def _identity(instr: Instr, inputs: tuple[Value, ...]) -> object:
+    """What equal instructions have in common, hashable."""
+    outputs = tuple((o.dtype, o.shape) for o in instr.outputs)
+    try:
+        key = (instr.op, inputs, outputs, *instr.attrs.items())  # in the order that the builder always writes them
+        hash(key)
+    except TypeError:
+        return instr.op, inputs, outputs, repr(sorted(instr.attrs.items()))
+    return key
+
+
 def _shared(program: Program) -> Program:
     """Equal instructions on equal operands are computed once."""
     seen: dict[object, Instr] = {}
@@ -251,7 +262,7 @@ def _shared(program: Program) -> Program:
     kept: list[Instr] = []
     for instr in program.instrs:
         inputs = tuple(same.get(v, v) for v in instr.inputs)
-        key = (instr.op, inputs, tuple((o.dtype, o.shape) for o in instr.outputs), repr(sorted(instr.attrs.items())))
+        key = _identity(instr, inputs)
         twin = seen.get(key)
         if twin is not None:
             same.update(zip(instr.outputs, twin.outputs, strict=True))
