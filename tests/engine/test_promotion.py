@@ -32,6 +32,10 @@ def test_growth_by_one_gets_room():
     assert all(n <= c.get("length", n) for n, c in zip(range(5, 130), made, strict=True))
 
 
+def test_going_up_and_down_by_one_is_no_growth():
+    assert capacities(Promotion(Options()), [2, 3, 1, 2, 4]) == [{}, {}, {"length": 1}, {"length": 2}, {"length": 4}]
+
+
 def test_capacity_never_falls_and_covers_every_value():
     p = Promotion(Options())
     capacities(p, [100, 500, 3])

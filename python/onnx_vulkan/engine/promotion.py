@@ -51,7 +51,9 @@ class Promotion:
                 chosen[name] = declared[name] = self.declared[name]
                 continue
             seen = self.seen.setdefault(name, {})
-            grows = bool(seen) and next(reversed(seen)) + 1 == n
+            # a decode loop only ever grows; batches that go up and down step by one as well
+            values = list(seen)
+            grows = bool(values) and values[-1] + 1 == n and values == sorted(values)
             seen.setdefault(n)
             if not self.automatic or len(seen) < 3:
                 continue
