@@ -75,3 +75,16 @@ def test_the_interpreter_ends_while_a_job_is_under_way() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_sessions_close_while_plans_are_made_for_them() -> None:
+    live = None
+    for _ in range(10):
+        session = Session.load(_model(), options=Options(compile_ahead="on"))
+        for n in (4, 7, 20, 11):
+            _run(session, n)
+        session.close()
+        device = session.device
+        ahead.drain()
+        live = device.counters()["live_bytes"] if live is None else live
+        assert device.counters()["live_bytes"] == live

@@ -142,7 +142,10 @@ class ReplayBlock:
         """Add a plan, as the most recently used one."""
         description, keep = describe(tables, self.n_inputs, len(self.output_dtypes))
         error = ffi.new("ov_error *")
-        check(lib.ov_block_add_plan(self.native, description, error), error)
+        with self._closing:  # a background thread may add a plan while another one closes the block
+            if self.native is None:
+                raise InvalidInput("The block was closed.")
+            check(lib.ov_block_add_plan(self.native, description, error), error)
         del keep
 
     def run(

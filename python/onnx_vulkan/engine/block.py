@@ -303,10 +303,11 @@ class Block:
     def close(self) -> None:
         """Give plans, contexts and weights back."""
         self.replay.close()
-        self.structures.clear()
-        self.folded.clear()
-        for memory in self.weights.values():
-            memory.free()
-        self.weights.clear()
+        with self._lock:  # the background thread may be planning
+            self.structures.clear()
+            self.folded.clear()
+            for memory in self.weights.values():
+                memory.free()
+            self.weights.clear()
         if self._limit is not None:
             self._limit.release()
