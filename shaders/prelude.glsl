@@ -35,3 +35,17 @@ int checked_index(int i, int extent, ErrorWord e) {
     }
     return at;
 }
+
+#ifdef HAS_I64
+int checked_index(int64_t i, int extent, ErrorWord e) {
+    int64_t at = i < 0l ? i + int64_t(extent) : i;
+    if (at < 0l || at >= int64_t(extent)) {
+        if (atomicAdd(e.count, 1u) == 0u) {
+            e.value = int(i);
+            e.value_high = int(i >> 32);
+        }
+        return 0;
+    }
+    return int(at);
+}
+#endif

@@ -16,13 +16,15 @@ from onnx_vulkan.program.interp import interpret
 from random_program import SeededChoices, make_program
 from run_program import ProgramRun, check_close
 
+BIG = False
+
 
 def one(seed: int, symbols: bool, steps: int, options: dict[str, Any]) -> str:
     """Run one seed; gives what happened in a word."""
     choices = SeededChoices(seed)
     numbers = {"n": choices.integer(1, 9), "m": choices.integer(0, 40)} if symbols else {}
     with Scope(numbers):
-        p = make_program(choices, numbers, steps)
+        p = make_program(choices, numbers, steps, big=BIG)
     feeds = p.arrays(numbers)
     want = interpret(p.program, feeds, numbers)
     with ProgramRun(p.program, numbers, p.guards, **options) as run:
@@ -43,7 +45,7 @@ def runtime(seed: int, steps: int, options: dict[str, Any]) -> str:
     choices = SeededChoices(seed)
     numbers = {"n": choices.integer(1, 9), "m": choices.integer(0, 40)}
     with Scope(numbers):
-        p = make_program(choices, numbers, steps)
+        p = make_program(choices, numbers, steps, big=BIG)
     capacity = {"n": 11, "m": 40}
     if seed % 3 == 0:
         capacity.popitem()
@@ -65,12 +67,15 @@ def main() -> None:
     parser.add_argument("last", type=int)
     parser.add_argument("--symbols", action="store_true")
     parser.add_argument("--runtime", action="store_true")
+    parser.add_argument("--big", action="store_true")
     parser.add_argument("--larger", type=int, default=0)
     parser.add_argument("--far", action="store_true")
     parser.add_argument("--guard", action="store_true")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--lines", type=int, default=2)
     a = parser.parse_args()
+    global BIG
+    BIG = a.big
     options: dict[str, Any] = {"guard_zones": a.guard}
     if a.larger:
         options["larger"] = a.larger

@@ -28,7 +28,9 @@ DTYPES = [
     DType.I16, DType.U16, DType.U32, DType.U64, DType.BOOL,
 ]  # fmt: skip
 EXTENTS = [1, 2, 3, 5, 7, 4, 16, 17, 32, 64, 0, 8, 13]
+BIG_EXTENTS = [1, 3, 16, 31, 32, 33, 64, 65, 100, 128, 130, 256, 4, 2, 513]
 MAX_ELEMENTS = 6000
+BIG_ELEMENTS = 300_000
 BIG = 1e4
 
 
@@ -120,13 +122,14 @@ class Skip(Exception):
 class Maker:
     """Adds random operations to a builder."""
 
-    def __init__(self, choices: Choices, symbols: Mapping[str, int] | None = None, *, conv: bool = True):
+    def __init__(self, choices: Choices, symbols: Mapping[str, int] | None = None, *, big: bool = False):
         self.c = choices
+        self.extents = BIG_EXTENTS if big else EXTENTS
+        self.most = BIG_ELEMENTS if big else MAX_ELEMENTS
         self.b = Builder()
         self.symbols = dict(symbols or {})
         self.facts: dict[Value, Facts] = {}
         self.feeds: list[Feed] = []
-        self.conv = conv
         self.rng = np.random.default_rng(choices.integer(0, 1 << 16))
 
     # ------------------------------------------------------------------------------------------------ choices
@@ -158,7 +161,7 @@ class Maker:
     def extent(self) -> Extent:
         if self.symbols and self.chance(45):
             return symbol(self.pick(sorted(self.symbols)))
-        return self.pick(EXTENTS)
+        return self.pick(self.extents)
 
     def shape(self, most: int = 6) -> list[Extent]:
         rank = self.pick([2, 3, 1, 4, 0, 5, 6])
@@ -166,11 +169,11 @@ class Maker:
         out: list[Extent] = []
         for _ in range(rank):
             e = self.extent()
-            if self.size([*out, e]) <= 2000:
+            if self.size([*out, e]) <= self.most // 3:
                 out.append(e)
             else:
                 out.append(self.pick([1, 2, 3]))
-        self.need(self.size(out) <= MAX_ELEMENTS)
+        self.need(self.size(out) <= self.most)
         return out
 
     # ------------------------------------------------------------------------------------------------ values
@@ -178,7 +181,7 @@ class Maker:
         if v.dtype.is_float and v.dtype is not DType.F64:
             most = 6e4 if v.dtype is DType.F16 else 1e30
             self.need(bound < most)
-        if self.size(v.shape) > MAX_ELEMENTS:
+        if self.size(v.shape) > self.most:
             raise Skip
         if v not in self.facts:
             self.facts[v] = Facts(bound, err, special, raw)
@@ -644,13 +647,13 @@ class Maker:
         else:
             self.need(isinstance(inner, int))
             assert isinstance(inner, int)
-            columns = self.pick([1, 3, 16, 17])
+            columns = self.pick([1, 3, 16, 17, 64, 96] if self.most > MAX_ELEMENTS else [1, 3, 16, 17])
             b = self.constant(t, [inner, columns])
             if self.chance(30):
                 b = self.b.transpose(self.constant(t, [columns, inner]), [1, 0])
                 self.facts.setdefault(b, self._facts_of_feed(t, "ints"))
         y = self.b.contract(a, b)
-        self.need(supports(self.b.instrs[-1]) is None and self.n(inner) * self.size(y.shape) < 200000)
+        self.need(supports(self.b.instrs[-1]) is None and self.n(inner) * self.size(y.shape) < 40 * self.most)
         if t.is_int:
             return self.note(y, float(np.iinfo(t.numpy).max) + 1)
         g, n = self.facts[b], self.n(inner)
@@ -661,7 +664,7 @@ class Maker:
     def window(self) -> Value:
         x = self.some(lambda v, f: 3 <= v.rank <= 5 and v.dtype is not DType.BOOL)
         f, t = self.facts[x], x.dtype
-        kind = self.pick(["max", "avg", "conv"] if self.conv else ["max", "avg"])
+        kind = self.pick(["max", "avg", "conv", "conv"])
         spatial = x.shape[1:-1]
         kernel = [self.pick([1, 2, 3]) for _ in spatial]
         strides = [self.pick([1, 1, 2, 3]) for _ in spatial]
@@ -687,7 +690,7 @@ class Maker:
         self.need(isinstance(channels, int) and channels > 0)
         assert isinstance(channels, int)
         groups = self.pick([g for g in (1, 1, 2, channels) if channels % g == 0])
-        m = groups * self.pick([1, 2, 4])
+        m = groups * self.pick([1, 2, 4, 16] if self.most > MAX_ELEMENTS else [1, 2, 4])
         w = self.constant(t, [*kernel, channels // groups, m])
         y = self.b.window("conv", x, w, out_channels=m, groups=groups, **common)[0]
         self.need(supports(self.b.instrs[-1]) is None)
@@ -743,10 +746,10 @@ class Maker:
 
 
 def make_program(
-    choices: Choices, symbols: Mapping[str, int] | None = None, steps: int = 8, *, conv: bool = True
+    choices: Choices, symbols: Mapping[str, int] | None = None, steps: int = 8, *, big: bool = False
 ) -> RandomProgram:
     """A random program; must run in a Scope that holds *symbols*."""
-    m = Maker(choices, symbols, conv=conv)
+    m = Maker(choices, symbols, big=big)
     if symbols:  # every symbol is a whole dim of an input
         v = m.b.input("x0", DType.F32, [symbol(s) for s in symbols])
         m.feeds.append(Feed(v, "ints"))

@@ -222,7 +222,7 @@ class Renderer:
         if compute in ("int64_t", "uint64_t"):
             step = self.params.long(instr.attrs["step"])
             return f"{compute}({self.params.long(start)} + {step} * int64_t({self.text(c)}))"
-        return f"{compute}({self.text(index.shift(start))})"
+        return functions.cast(DType.I32, dtype, f"({self.text(index.shift(start))})", saturate=False)
 
     def _dims(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
         values = [self.params.long(v) for v in instr.attrs["values"]]
@@ -288,7 +288,9 @@ class Renderer:
             return self.variable(f"clamp({t}, 0, {n} - 1)", level)
         i = self.text(self.variable(t, level))
         if mode == "wrap":
-            return self.variable(f"int(uint({i} + {n} * 4096) % uint({n}))", level)
+            # by magnitudes, since the sign of a remainder differs from driver to driver
+            m = self.text(self.variable(f"int(uint({i} < 0 ? ~({i}) : {i}) % uint({n}))", level))
+            return self.variable(f"{i} < 0 ? {n} - 1 - {m} : {m}", level)
         # reflect: fold into [0, 2(n-1)), then mirror the upper half
         period = self.text(self.variable(f"max(2 * ({n} - 1), 1)", level))
         m = self.text(self.variable(f"int(uint({i} < 0 ? -({i}) : {i}) % uint({period}))", level))
@@ -353,8 +355,10 @@ class Renderer:
     def _index(self, indices: Value, coords: Sequence[Lin], extent: Extent, level: int) -> Lin:
         """An index read from a tensor: wrapped when negative, reported when outside."""
         text = self.value(indices, coords)
-        if indices.dtype in (DType.I64, DType.U64):
-            text = f"int(clamp({text}, int64_t(-2147483647), int64_t(2147483647)))"
+        if indices.dtype is DType.U64:
+            text = f"int64_t({text})"
+        elif indices.dtype is DType.I64:
+            self.params.use(DType.I64)
         elif indices.dtype is not DType.I32:
             text = f"int({text})"
         return self.variable(f"checked_index({text}, {self.params.word(extent)}, {self.params.error()})", level)

@@ -97,8 +97,6 @@ class _Scatter:
 
         def checked(at: str, extent: Extent) -> str:
             text = f"{params.read(indices)}.v[{at}]"
-            if indices.dtype is DType.I64:
-                text = f"int(clamp({text}, int64_t(-2147483647), int64_t(2147483647)))"
             return f"checked_index({text}, {params.word(extent)}, {params.error()})"
 
         if self.is_nd:
