@@ -20,7 +20,8 @@ Written by `scripts/document_operators.py` from the code that does the work. *Ve
 (ONNX's "since version") that the lowering was read against: any other is refused, and so is every operator of a model whose
 `ai.onnx` opset is newer than {MAX_OPSET}. *Element types* are those of the inputs, by their names here. An input *known before
 the run* has to be a constant, shape arithmetic, or a small integer input. A form that an operator's own checks refuse is
-named with its reason by `onnx-vulkan inspect`.
+named with its reason by `onnx-vulkan inspect`. An operator that is not listed but that ONNX defines as a function
+(`SwiGLU`, `LinearAttention`, the losses) runs through the operators of its body.
 """
 
 

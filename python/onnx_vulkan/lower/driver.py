@@ -33,6 +33,7 @@ from onnx_vulkan.lower.registry import (
     Unknown,
     find_lowering,
 )
+from onnx_vulkan.lower.schema_functions import function_body
 from onnx_vulkan.program.ir import Program, Value
 
 __all__ = ["HOST_INPUT_LIMIT", "HOST_LIMIT", "Lowered", "host_symbol", "lower_graph"]
@@ -156,6 +157,7 @@ class _Driver:
         self.frame = Frame(graph, None)
         self.origins: dict[Value, tuple[Frame, str]] = {}  # what a body gave, and its name there
         self.sampled_values: list[Value] = []
+        self.function: Node | None = None  # the node whose body by the schema is being lowered
 
     # -------------------------------------------------------------------------------------------- whole graphs
     def run(self, shapes: Mapping[str, tuple[Extent, ...]]) -> Lowered:
@@ -208,11 +210,16 @@ class _Driver:
             return tuple(r for r in results if isinstance(r, (Value, Host)))
         finally:
             self.frame, self.refusals = outer, refusals
-            self.b.node, self.b.source = node, node.name
+            self.b.node, self.b.source = node, self.label(node)
+
+    def label(self, node: Node) -> str:
+        """Whose the instructions are that the node becomes."""
+        node = self.function or node
+        return node.name or node.op_type
 
     def lower_nodes(self) -> None:
         for node in _needed(self.frame.graph):
-            self.b.node, self.b.source = node, node.name or node.op_type
+            self.b.node, self.b.source = node, self.label(node)
             try:
                 self.lower_node(node)
             except _Refuse as e:
@@ -253,7 +260,8 @@ class _Driver:
             return
         entry = find_lowering(node)
         if entry is None and (node.domain, node.op_type) not in LOWERINGS:
-            raise _Refuse("kernel", f"{node.label} has no implementation for Vulkan here.")
+            self.lower_function(node, operands)
+            return
         if (reason := check_opset(node, self.graph.opsets.get("", 0))) is not None:
             raise _Refuse("opset", reason)
         assert entry is not None
@@ -270,6 +278,19 @@ class _Driver:
             arguments.append(self.operand(name, entry.parameters[min(i, len(entry.parameters) - 1)]) if name else None)
         arguments += [None for p in entry.parameters[len(arguments) :] if not p.variadic]
         self.bind(node, self.call(entry, arguments))
+
+    def lower_function(self, node: Node, operands: Sequence[Operand | Lost | None]) -> None:
+        """A node without a lowering by the body that ONNX gives its operator. Its instructions count as the node's."""
+        given = [o for o in operands if not isinstance(o, Lost)]
+        body = function_body(node, given, self.graph.opsets) if len(given) == len(operands) else None
+        if body is None:
+            raise _Refuse("kernel", f"{node.label} has no implementation for Vulkan here.")
+        outer, self.function = self.function, self.function or node
+        try:
+            results = iter(self.inline(body, [o for o in given if o is not None]))
+        finally:
+            self.function = outer
+        self.bind(node, [next(results) if name else None for name in node.outputs])
 
     def call(self, entry: Lowering, arguments: Sequence[Operand | None]) -> Sequence[Operand | None]:
         """What the lowering gives.

@@ -181,6 +181,14 @@ def bit_shift(b: LowerContext, x: Value, y: Value, *, direction: str) -> Value:
     return b.map("select", inside, shifted, b.scalar(0, x.dtype))
 
 
+@lowers("BitCast", [26], {"x": NUMERIC})
+def bit_cast(b: LowerContext, x: Value, *, to: int) -> Value:
+    try:
+        return b.bits(x, DType(to))
+    except ValueError:
+        raise Unsupported(f"element type {to} is not supported") from None
+
+
 @lowers("IsInf", [10, 20], {"x": FLOATS})
 def is_inf(b: LowerContext, x: Value, *, detect_negative: int = 1, detect_positive: int = 1) -> Value:
     if detect_negative and detect_positive:
