@@ -28,6 +28,8 @@ def _activations(
     """Names with alpha and beta; each list of numbers is eaten in order by the activations that take one."""
     default = _DEFAULTS[kind] * directions
     names = [n.lower() for n in (names or default)]
+    if kind == "rnn" and len(names) == 2:
+        names = names[:directions]  # the schema's default is for two directions, and ONNX Runtime hands it over as given
     if len(names) != len(default):
         raise Unsupported(f"{len(names)} activations where {len(default)} are needed")
     left_alpha, left_beta = list(alphas or ()), list(betas or ())
