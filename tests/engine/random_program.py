@@ -1,76 +1,26 @@
-"""Random Programs with data that make sense for them.
+"""Random Programs: operations that fit what is there, and inputs for them.
 
-Every value carries what is known of it: the largest finite magnitude, an estimate of how far the device may be from the
-interpreter (0: the same number), and whether NaN or infinities occur. Functions with jumps (comparisons, casts to integers,
-argmax, sorting) are only put on values without error, so that a difference is always a defect.
+Functions with jumps (comparisons, casts to integers, argmax, sorting) are only put on values without error, so that a difference
+is always a defect.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from onnx_vulkan.dims import Dim, Extent, at_least, current_scope, evaluate, product, same, symbol
-from onnx_vulkan.dtypes import FLOATS, DType
+from onnx_vulkan.dims import Dim, Extent, at_least, current_scope, product, same, symbol
+from onnx_vulkan.dtypes import DType
 from onnx_vulkan.graph import Array
 from onnx_vulkan.kernels import supports
-from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Program, Value
+from random_reductions import Reductions
+from random_values import BIG, DTYPES, EPS, Choices, Facts, Feed, SeededChoices, Skip, fill
 
-__all__ = ["Choices", "Facts", "Maker", "RandomProgram", "SeededChoices", "make_program"]
-
-EPS = {DType.F32: 2.0**-22, DType.F64: 2.0**-49, DType.F16: 2.0**-10, DType.BF16: 2.0**-7}
-DTYPES = [
-    DType.F32, DType.F32, DType.F32, DType.F32, DType.I64, DType.I32, DType.F16, DType.BF16, DType.F64, DType.I8, DType.U8,
-    DType.I16, DType.U16, DType.U32, DType.U64, DType.BOOL,
-]  # fmt: skip
-EXTENTS = [1, 2, 3, 5, 7, 4, 16, 17, 32, 64, 0, 8, 13]
-BIG_EXTENTS = [1, 3, 16, 31, 32, 33, 64, 65, 100, 128, 130, 256, 4, 2, 513]
-MAX_ELEMENTS = 6000
-BIG_ELEMENTS = 300_000
-BIG = 1e4
-
-
-class Choices(Protocol):
-    """Where decisions come from."""
-
-    def integer(self, low: int, high: int) -> int: ...
-
-
-class SeededChoices:
-    """Decisions from a seed, for long campaigns."""
-
-    def __init__(self, seed: int):
-        self.rng = np.random.default_rng(seed)
-
-    def integer(self, low: int, high: int) -> int:
-        return int(self.rng.integers(low, high + 1))
-
-
-@dataclass
-class Facts:
-    """What is known of a value: magnitude, error estimate, whether it is special (NaN, inf), whether -0.0 is sure to be kept."""
-
-    bound: float = 1.0
-    err: float = 0.0
-    special: bool = False
-    raw: bool = False
-
-    @property
-    def exact(self) -> bool:
-        return self.err == 0
-
-
-@dataclass
-class Feed:
-    """How an input is filled: ``kind`` one of ints, floats, special, index (with the Extent to stay below)."""
-
-    value: Value
-    kind: str
-    bound: Extent = 0
+__all__ = ["Maker", "RandomProgram", "SeededChoices", "make_program"]
 
 
 @dataclass
@@ -86,151 +36,15 @@ class RandomProgram:
     def arrays(self, numbers: Mapping[str, int], seed: int = 0) -> dict[str, Array]:
         """Inputs at these sizes."""
         rng = np.random.default_rng(seed)
-        return {f.value.name: _fill(rng, f, numbers) for f in self.feeds}
+        return {f.value.name: fill(rng, f, numbers) for f in self.feeds}
 
     def tolerances(self) -> list[float]:
         """How far each output may be from the interpreter's."""
         return [8 * f.err for f in self.facts]
 
 
-def _fill(rng: np.random.Generator, feed: Feed, numbers: Mapping[str, int]) -> Array:
-    v = feed.value
-    shape = tuple(evaluate(e, numbers) for e in v.shape)
-    if feed.kind == "index":
-        n = max(evaluate(feed.bound, numbers), 1)
-        return rng.integers(-n, n, shape).astype(v.dtype.numpy)
-    if v.dtype is DType.BOOL:
-        return rng.integers(0, 2, shape).astype(bool)
-    if v.dtype.is_int:
-        info = np.iinfo(v.dtype.numpy)
-        if feed.kind == "special":
-            return rng.integers(info.min, info.max, shape, v.dtype.numpy, endpoint=True)
-        return rng.integers(max(-9, info.min), 10, shape).astype(v.dtype.numpy)
-    if feed.kind == "floats":
-        return (rng.uniform(-2, 2, shape)).astype(v.dtype.numpy)
-    a = np.asarray(rng.integers(-8, 9, shape) / 2)
-    if feed.kind == "special":
-        specials = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0])
-        a = np.where(rng.random(shape) < 0.2, specials[rng.integers(0, 5, shape)], a)
-    return np.asarray(a).astype(v.dtype.numpy)
-
-
-class Skip(Exception):
-    """This operation does not fit here."""
-
-
-class Maker:
+class Maker(Reductions):
     """Adds random operations to a builder."""
-
-    def __init__(self, choices: Choices, symbols: Mapping[str, int] | None = None, *, big: bool = False):
-        self.c = choices
-        self.extents = BIG_EXTENTS if big else EXTENTS
-        self.most = BIG_ELEMENTS if big else MAX_ELEMENTS
-        self.b = Builder()
-        self.symbols = dict(symbols or {})
-        self.facts: dict[Value, Facts] = {}
-        self.feeds: list[Feed] = []
-        self.rng = np.random.default_rng(choices.integer(0, 1 << 16))
-
-    # ------------------------------------------------------------------------------------------------ choices
-    def pick(self, items: Sequence[Any]) -> Any:
-        if not items:
-            raise Skip
-        return items[self.c.integer(0, len(items) - 1)]
-
-    def chance(self, percent: int) -> bool:
-        return self.c.integer(0, 99) < percent
-
-    def n(self, e: Extent) -> int:
-        return evaluate(e, self.symbols)
-
-    def size(self, shape: Sequence[Extent]) -> int:
-        return self.n(product(shape))
-
-    def need(self, ok: bool) -> None:
-        if not ok:
-            raise Skip
-
-    def some(self, test: Callable[[Value, Facts], bool] = lambda v, f: True) -> Value:
-        """A value of the pool, the newest more likely."""
-        found = [v for v, f in self.facts.items() if test(v, f)]
-        if not found:
-            raise Skip
-        return found[-1] if self.chance(50) else self.pick(found)
-
-    def extent(self) -> Extent:
-        if self.symbols and self.chance(45):
-            return symbol(self.pick(sorted(self.symbols)))
-        return self.pick(self.extents)
-
-    def shape(self, most: int = 6) -> list[Extent]:
-        rank = self.pick([2, 3, 1, 4, 0, 5, 6])
-        rank = min(rank, most)
-        out: list[Extent] = []
-        for _ in range(rank):
-            e = self.extent()
-            if self.size([*out, e]) <= self.most // 3:
-                out.append(e)
-            else:
-                out.append(self.pick([1, 2, 3]))
-        self.need(self.size(out) <= self.most)
-        return out
-
-    # ------------------------------------------------------------------------------------------------ values
-    def note(self, v: Value, bound: float, err: float = 0.0, special: bool = False, raw: bool = False) -> Value:
-        if v.dtype.is_float and v.dtype is not DType.F64:
-            # halves overflow between fused instructions in the interpreter only; at other sizes sums are larger
-            most = (600 if self.symbols else 6e4) if v.dtype is DType.F16 else 1e30
-            self.need(bound < most)
-        if self.size(v.shape) > self.most:
-            raise Skip
-        if v not in self.facts:
-            self.facts[v] = Facts(bound, err, special, raw)
-        return v
-
-    def like(self, v: Value, f: Facts) -> Value:
-        return self.note(v, f.bound, f.err, f.special, f.raw)
-
-    def input(self) -> Value:
-        dtype, shape = self.pick(DTYPES), self.shape()
-        kind = self.pick(["ints", "floats", "special", "ints"])
-        v = self.b.input(f"x{len(self.feeds)}", dtype, shape)
-        self.feeds.append(Feed(v, kind))
-        self.facts[v] = self._facts_of_feed(dtype, kind)
-        return v
-
-    def _facts_of_feed(self, dtype: DType, kind: str) -> Facts:
-        if dtype is DType.BOOL:
-            return Facts(1, raw=True)
-        if dtype.is_int:
-            info = np.iinfo(dtype.numpy)
-            return Facts(float(max(-info.min, info.max)) if kind == "special" else 9.0, raw=True)
-        return Facts(2.0 if kind == "floats" else 4.0, 0.0, kind == "special", raw=True)
-
-    def constant(self, dtype: DType, shape: Sequence[int], kind: str = "ints") -> Value:
-        v = Value(dtype, tuple(shape), "const")
-        data = _fill(self.rng, Feed(v, kind), {})
-        c = self.b.const(data)
-        self.facts.setdefault(c, self._facts_of_feed(dtype, kind))
-        return c
-
-    def indices(self, shape: Sequence[Extent], below: Extent, dtype: DType = DType.I64) -> Value:
-        """Indices into an axis of extent *below*, some negative."""
-        self.need(at_least(below, 1))
-        if self.chance(50) and all(isinstance(e, int) for e in shape) and isinstance(below, int):
-            v = Value(dtype, tuple(shape))
-            return self.b.const(_fill(self.rng, Feed(v, "index", below), {}))
-        plain = [symbol(name) for name in self.symbols]
-        if self.chance(60) and all(isinstance(e, int) or e in plain for e in shape):
-            v = self.b.input(f"x{len(self.feeds)}", dtype, shape)
-            self.feeds.append(Feed(v, "index", below))
-            return v
-        rank = len(shape)
-        line = self.b.iota(shape, self.c.integer(0, max(rank - 1, 0)), DType.I64, self.c.integer(0, 3), self.c.integer(1, 3))
-        i = self.b.map("mod", line, self.b.dims([below], ()))
-        if self.chance(40):
-            i = self.b.map("sub", i, self.b.dims([below], ()))
-        return self.b.cast(i, dtype)
 
     # ------------------------------------------------------------------------------------------------ elementwise
     def partner(self, x: Value) -> Value:
@@ -548,170 +362,6 @@ class Maker:
         if reduction in ("add", "mul"):
             err += 8 * EPS[x.dtype] * bound
         return self.note(y, bound, err, f.special or g.special)
-
-    # ------------------------------------------------------------------------------------------------ reductions
-    def reduce(self) -> Value:
-        x = self.some(lambda v, f: v.rank > 0)
-        f, t = self.facts[x], x.dtype
-        fn = self.pick(["sum", "max", "min", "prod", "argmax", "argmin", "sum"])
-        if t is DType.BOOL:
-            fn = self.pick(["max", "min", "argmax", "argmin"])
-        axes = [i for i in range(x.rank) if self.chance(45)] or [self.c.integer(0, x.rank - 1)]
-        keepdims = self.chance(50)
-        count = self.size([x.shape[i] for i in axes])
-        if fn in ("argmax", "argmin"):
-            self.need(f.exact and at_least(x.shape[axes[0]], 1))
-            return self.note(
-                self.b.reduce(fn, x, axes[:1], keepdims=keepdims, last=self.chance(50)), float(self.n(x.shape[axes[0]]))
-            )
-        y = self.b.reduce(fn, x, axes, keepdims=keepdims)
-        self.need(supports(next(i for i in reversed(self.b.instrs) if i.op == "reduce")) is None)
-        if t.is_int:
-            return self.note(y, float(np.iinfo(t.numpy).max) + 1)
-        if fn in ("max", "min"):
-            # over nothing it is the neutral element
-            return self.note(y, f.bound, f.err, f.special or t.is_float)
-        spare = 4 * count + 64
-        if fn == "sum":
-            return self.note(y, f.bound * max(count, 1), f.err * spare + spare * f.bound * EPS[t], f.special)
-        self.need(f.bound <= 1.0 or count <= 4)
-        bound = max(f.bound, 1.0) ** max(count, 1)
-        return self.note(y, bound, bound * (f.err * spare + spare * EPS[t]), f.special)
-
-    def softmax(self) -> Value:
-        x = self.some(lambda v, f: v.rank > 0 and v.dtype.is_float and not f.special)
-        f, t, b = self.facts[x], x.dtype, self.b
-        self.need(f.bound < 30 and t is not DType.F64)
-        axis = self.pick([x.rank - 1, x.rank - 1, self.c.integer(0, x.rank - 1)])
-        self.need(at_least(x.shape[axis], 1))
-        e = b.exp(b.sub(x, b.reduce("max", x, [axis], keepdims=True)))
-        y = b.div(e, b.reduce("sum", e, [axis], keepdims=True))
-        return self.note(y, 1.0, 4 * f.err + 64 * EPS[t] * (1 + f.bound))
-
-    def norm(self) -> Value:
-        x = self.some(lambda v, f: v.rank > 0 and v.dtype.is_float and not f.special)
-        f, t, b = self.facts[x], x.dtype, self.b
-        self.need(f.bound < 100)
-        axes = [i for i in range(x.rank) if i == x.rank - 1 or self.chance(20)]
-        for i in axes:
-            self.need(at_least(x.shape[i], 1))
-        d = b.sub(x, b.mean(x, axes, keepdims=True))
-        var = b.mean(b.mul(d, d), axes, keepdims=True)
-        y = b.mul(d, b.rsqrt(b.add(var, b.scalar(1, t))))
-        self.need(supports(b.instrs[-2]) is None)
-        scale = (1 + f.bound) ** 3
-        return self.note(y, 2 * f.bound, scale * (4 * f.err + 64 * EPS[t]))
-
-    def scan(self) -> Value:
-        x = self.some(lambda v, f: v.rank > 0 and v.dtype is not DType.BOOL)
-        f, t = self.facts[x], x.dtype
-        axis = self.c.integer(0, x.rank - 1)
-        fn = self.pick(["sum", "sum", "prod"])
-        self.need(not f.special)
-        count = self.n(x.shape[axis])
-        y = self.b.scan(fn, x, axis, exclusive=self.chance(40), reverse=self.chance(40))
-        if t.is_int:
-            return self.note(y, float(np.iinfo(t.numpy).max) + 1)
-        self.need(fn == "sum" or f.bound <= 1 or count <= 4)
-        bound = f.bound * max(count, 1) if fn == "sum" else max(f.bound, 1) ** max(count, 1)
-        spare = 4 * count + 64
-        return self.note(y, bound, spare * (f.err + EPS[t]) * max(bound, 1))
-
-    def sort(self) -> Value:
-        x = self.some(lambda v, f: v.rank > 0 and f.exact and v.dtype is not DType.BOOL)
-        f = self.facts[x]
-        axis = self.c.integer(0, x.rank - 1)
-        e = x.shape[axis]
-        k = self.pick([e, (e + 1) // 2])
-        values, order = self.b.sort(x, k, axis, largest=self.chance(50))
-        self.note(order, float(self.n(e)))
-        return self.like(values, f)
-
-    # ------------------------------------------------------------------------------------------------ contractions
-    def contract(self) -> Value:
-        a = self.some(lambda v, f: v.rank >= 2 and v.dtype is not DType.BOOL and not f.special and f.bound < 1000)
-        f, t = self.facts[a], a.dtype
-        inner = a.shape[-1]
-
-        def fits(v: Value, g: Facts) -> bool:
-            if v.dtype is not t or v.rank < 2 or v.rank > a.rank or g.special or g.bound > 1000:
-                return False
-            lead = a.shape[a.rank - v.rank : -2]
-            return v.shape[-2] == inner and all(self.n(p) in (1, self.n(q)) for p, q in zip(v.shape[:-2], lead, strict=True))
-
-        way = self.c.integer(0, 2)
-        if way == 0:
-            b = self.some(fits)
-        elif way == 1:
-            b = self.b.transpose(a, [*range(a.rank - 2), a.rank - 1, a.rank - 2])
-            self.facts.setdefault(b, f)
-        else:
-            self.need(isinstance(inner, int))
-            assert isinstance(inner, int)
-            columns = self.pick([1, 3, 16, 17, 64, 96] if self.most > MAX_ELEMENTS else [1, 3, 16, 17])
-            b = self.constant(t, [inner, columns])
-            if self.chance(30):
-                b = self.b.transpose(self.constant(t, [columns, inner]), [1, 0])
-                self.facts.setdefault(b, self._facts_of_feed(t, "ints"))
-        y = self.b.contract(a, b)
-        self.need(supports(self.b.instrs[-1]) is None and self.n(inner) * self.size(y.shape) < 40 * self.most)
-        if t.is_int:
-            return self.note(y, float(np.iinfo(t.numpy).max) + 1)
-        g, n = self.facts[b], self.n(inner)
-        bound = f.bound * g.bound * max(n, 1)
-        spare = 4 * n + 64
-        return self.note(y, bound, spare * (f.err * g.bound + g.err * f.bound + EPS[t] * f.bound * g.bound))
-
-    def window(self) -> Value:
-        x = self.some(lambda v, f: 3 <= v.rank <= 5 and v.dtype is not DType.BOOL)
-        f, t = self.facts[x], x.dtype
-        kind = self.pick(["max", "avg", "conv", "conv"])
-        spatial = x.shape[1:-1]
-        kernel = [self.pick([1, 2, 3]) for _ in spatial]
-        strides = [self.pick([1, 1, 2, 3]) for _ in spatial]
-        dilations = [self.pick([1, 1, 2]) for _ in spatial]
-        begin = [self.c.integer(0, k - 1) for k in kernel]
-        end = [self.c.integer(0, k - 1) for k in kernel]
-        out: list[Extent] = []
-        for e, k, s, d, p, q in zip(spatial, kernel, strides, dilations, begin, end, strict=True):
-            self.need(at_least(e + p + q, (k - 1) * d + 1))
-            out.append((e + p + q - (k - 1) * d - 1) // s + 1)
-        common = dict(out_spatial=out, kernel=kernel, strides=strides, dilations=dilations, pads_begin=begin, pads_end=end)
-        if kind == "max":
-            y = self.b.window("max", x, None, out_channels=x.shape[-1], **common)[0]
-            self.need(supports(self.b.instrs[-1]) is None)
-            return self.note(y, f.bound, f.err, f.special or t.is_float)
-        self.need(not f.special and t in FLOATS)
-        if kind == "avg":
-            self.need(not any(begin) and not any(end))
-            y = self.b.window("avg", x, None, out_channels=x.shape[-1], count_include_pad=self.chance(50), **common)[0]
-            self.need(supports(self.b.instrs[-1]) is None)
-            return self.note(y, f.bound, f.err + 32 * EPS[t] * f.bound)
-        channels = x.shape[-1]
-        self.need(isinstance(channels, int) and channels > 0)
-        assert isinstance(channels, int)
-        groups = self.pick([g for g in (1, 1, 2, channels) if channels % g == 0])
-        m = groups * self.pick([1, 2, 4, 16] if self.most > MAX_ELEMENTS else [1, 2, 4])
-        w = self.constant(t, [*kernel, channels // groups, m])
-        y = self.b.window("conv", x, w, out_channels=m, groups=groups, **common)[0]
-        self.need(supports(self.b.instrs[-1]) is None)
-        n = math.prod(kernel) * (channels // groups)
-        return self.note(y, f.bound * 4 * n, (f.err + EPS[t] * f.bound) * 16 * (n + 16))
-
-    def iota(self) -> Value:
-        t = self.pick([DType.I64, DType.I32, DType.F32, DType.U8, DType.I16])
-        shape = self.shape()
-        self.need(bool(shape))
-        axis = self.c.integer(0, len(shape) - 1)
-        top = self.n(shape[axis]) * 3 + 5
-        self.need(top < 250)
-        start = self.pick([0, 1, symbol(self.pick(sorted(self.symbols)))]) if self.symbols else self.pick([0, 2])
-        step = self.pick([1, 2])
-        return self.note(self.b.iota(shape, axis, t, start, step), float(top + self.n(start)))
-
-    def dims(self) -> Value:
-        values = [self.extent() for _ in range(self.c.integer(1, 4))]
-        return self.note(self.b.dims(values, (len(values),)), 100.0)
 
     OPERATIONS = (
         "binary unary binary select cast reshape transpose broadcast slice pad concat gather scatter reduce reduce softmax norm "

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_vulkan import Session
 from onnx_vulkan.device import Device
+from onnx_vulkan.engine import ahead
 from onnx_vulkan.engine.options import Options
 
 RNG = np.random.default_rng(12)
@@ -144,3 +146,20 @@ def test_a_dim_of_nothing(little):
     with Session.load(little) as session:
         got = session.run(image(0, 3, 16, 16))
         assert got["y"].shape == (0, 64, 10) and got["z"].shape == (0, 10)
+
+
+def test_threads_and_plans_made_ahead_change_no_result(little):
+    device = Device.get()
+    gc.collect()
+    start = device.counters()["live_bytes"]
+    feeds = [image(int(RNG.integers(1, 4)), 3, 2 * int(RNG.integers(1, 12)), int(RNG.integers(2, 24))) for _ in range(24)]
+    with Session.load(little, options=Options(compile_ahead="off", auto_runtime_dims=False)) as plain:
+        want = [plain.run(f) for f in feeds]
+    with Session.load(little, options=Options(compile_ahead="on")) as session, ThreadPoolExecutor(3) as pool:
+        for _ in range(2):
+            for got, expected in zip(pool.map(session.run, feeds), want, strict=True):
+                for name, value in expected.items():
+                    np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-5)
+    ahead.drain()
+    gc.collect()
+    assert device.counters()["live_bytes"] == start
