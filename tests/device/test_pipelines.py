@@ -1,6 +1,8 @@
 """Shaders to pipelines: counters, includes, errors, and the caches on disk."""
 
+import fcntl
 import struct
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,3 +77,17 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch:
     blocked.write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
     assert compile.spirv("#version 460\nvoid main() {}")[:4] == compile.SPIRV_MAGIC
+
+
+def test_a_process_that_stopped_while_it_writes_the_cache_holds_up_nobody(device: Device) -> None:
+    pipelines = device._pipelines
+    device.pipelines([replace(SCALE, spec=(48,))])
+    pipelines._unsaved = True
+    with pipelines._path.with_suffix(".lock").open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        begun = time.monotonic()
+        pipelines.save()
+        assert time.monotonic() - begun < 5
+        assert pipelines._unsaved
+    pipelines.save()
+    assert not pipelines._unsaved and pipelines._path.exists()

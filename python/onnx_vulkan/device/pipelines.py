@@ -7,7 +7,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ __all__ = ["PUSH_BYTES", "PipelineCache", "Shader"]
 
 PUSH_BYTES = 128  # what every device has; what does not fit goes into a record
 SAVE_AFTER = 2.0  # seconds between writes of the cache file
+WAIT_FOR_OTHERS = 0.5  # seconds to wait for another process that writes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +194,10 @@ class PipelineCache:
             self._saved = time.monotonic()
         vk = load()
         ffi, lib = vk.ffi, vk.lib
-        with _exclusive(self._path.with_suffix(".lock")):
+        with _exclusive(self._path.with_suffix(".lock")) as mine:
+            if not mine:
+                self._unsaved = True  # the next save tries again
+                return
             others = compile.unsealed(self._path)
             if others:
                 theirs = self._make_cache(others)
@@ -208,17 +212,30 @@ class PipelineCache:
 
 
 @contextlib.contextmanager
-def _exclusive(path: Path) -> Any:
-    """Hold a lock file among processes, where the platform and the file system have such a thing."""
+def _exclusive(path: Path) -> Iterator[bool]:
+    """Hold a lock file among processes, where the platform and the file system have such a thing.
+
+    Gives whether it is held: a process that was stopped while it writes its cache must not stop the others.
+    """
     try:
         import fcntl
 
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("wb")
     except (ImportError, OSError):
-        yield
+        yield True
         return
     with file:
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        until = time.monotonic() + WAIT_FOR_OTHERS
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    yield False
+                    return
+                time.sleep(0.01)
+            except OSError:
+                break  # no locks on this file system
+        yield True
