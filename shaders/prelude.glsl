@@ -15,7 +15,8 @@ int divide(int n, Divisor d) {
     return int((hi + uint(n)) >> d.s);
 }
 
-// The run's error word: how many indices were outside their tensor, and one of them.
+// The run's error word: how many indices were outside their tensor, one of them, and the kernel that met it (its label in the
+// plan, counted from 1).
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer ErrorWord {
     uint count;
     uint label;
@@ -24,10 +25,11 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer ErrorWord {
 };
 
 // Wraps a negative index; an index outside [-extent, extent) is reported and read as 0.
-int checked_index(int i, int extent, ErrorWord e) {
+int checked_index(int i, int extent, ErrorWord e, uint label) {
     int at = i < 0 ? i + extent : i;
     if (at < 0 || at >= extent) {
         if (atomicAdd(e.count, 1u) == 0u) {
+            e.label = label;
             e.value = i;
             e.value_high = i < 0 ? -1 : 0;
         }
@@ -37,10 +39,11 @@ int checked_index(int i, int extent, ErrorWord e) {
 }
 
 #ifdef HAS_I64
-int checked_index(int64_t i, int extent, ErrorWord e) {
+int checked_index(int64_t i, int extent, ErrorWord e, uint label) {
     int64_t at = i < 0l ? i + int64_t(extent) : i;
     if (at < 0l || at >= int64_t(extent)) {
         if (atomicAdd(e.count, 1u) == 0u) {
+            e.label = label;
             e.value = int(i);
             e.value_high = int(i >> 32);
         }

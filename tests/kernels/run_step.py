@@ -178,6 +178,8 @@ def _word(p: Param, address: Mapping[Value, int], error: int, values: Mapping[st
         return error.to_bytes(8, "little")
     if p.kind == "literal":
         return p.data
+    if p.kind == "label":
+        return bytes(4)
     n = evaluate(p.extent, values)
     if p.kind == "divisor":
         return b"".join(w.to_bytes(4, "little") for w in divisor_words(n))

@@ -37,7 +37,7 @@ from onnx_vulkan.frontend import load  # noqa: E402
 from onnx_vulkan.tolerance import FP16_MODEL, FP32_MODEL, Tolerance, tolerance_ratio  # noqa: E402
 from reference import interpret_file, quiet_options  # noqa: E402
 
-__all__ = ["WAYS", "Refused", "Subject", "subjects", "sweep"]
+__all__ = ["WAYS", "Refused", "Subject", "names", "subjects", "sweep"]
 
 Feeds = dict[str, Array]
 Run = Callable[[Feeds], dict[str, Array]]
@@ -84,6 +84,13 @@ def subjects(patterns: Sequence[str] = (), heavy: bool = False) -> Iterator[Subj
             half = any(a.dtype == np.float16 for f in feeds for a in f.values())
             tolerance = _INT4_LEVEL_4 if "int4" in name else FP16_MODEL if half else FP32_MODEL
             yield Subject(name, made_skeleton(name), feeds, tolerance, "int4" not in name and "qwen" not in name)
+
+
+def names(heavy: bool = False) -> list[str]:
+    """The names that :func:`subjects` knows."""
+    known = [model.name for model in MODELS if heavy or not model.heavy]
+    skeletons = [n for n, e in hydrate.load_catalog().items() if n.endswith("_tiny") and e["verified"] and "ringcache" not in n]
+    return [*known, *(n for n in skeletons if n not in known)]
 
 
 def stretched(subject: Subject, count: int, seed: int = 0) -> list[Feeds]:

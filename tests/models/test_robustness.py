@@ -140,8 +140,8 @@ MISTAKES: dict[str, tuple[Callable[[Feeds], Any], str]] = {
     "fixed dim": (lambda f: {**f, "past_key_values.0.key": np.zeros((1, 5, 0, 32), np.float32)}, "past_key_values.0.key"),
     "batches that disagree": (lambda f: {**f, "input_ids": np.zeros((2, 16), np.int64)}, "cannot reshape"),
     "text": (lambda f: {**f, "input_ids": np.array([["a"]])}, "int64"),
-    "token out of range": (lambda f: {**f, "input_ids": f["input_ids"] + 5000}, "index"),
-    "negative token": (lambda f: {**f, "input_ids": f["input_ids"] - 5000}, "index -"),
+    "token out of range": (lambda f: {**f, "input_ids": f["input_ids"] + 5000}, "met the index"),
+    "negative token": (lambda f: {**f, "input_ids": f["input_ids"] - 5000}, "embedding met the index -"),
 }
 
 

@@ -21,8 +21,12 @@ __all__ = ["Param", "Params"]
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One parameter. ``kind``: ``read``/``write`` (pointer to ``value``), ``error`` (pointer to the error word), ``int`` (32-bit
-    ``extent``), ``long`` (64-bit ``extent``), ``divisor`` (three words of ``extent``), ``literal`` (``data`` bytes)."""
+    """One parameter.
+
+    ``kind``: ``read``/``write`` (pointer to ``value``), ``error`` (pointer to the error word), ``int`` (32-bit ``extent``),
+    ``long`` (64-bit ``extent``), ``divisor`` (three words of ``extent``), ``literal`` (``data`` bytes), ``label`` (the number of
+    the label that ``data`` spells).
+    """
 
     kind: str
     name: str
@@ -92,6 +96,10 @@ class Params:
     def error(self) -> str:
         """The pointer to the run's error word (``fail_index``)."""
         return self._add("error", "error", "e", glsl="ErrorWord")
+
+    def label(self, name: str = "") -> str:
+        """The number of *name* (else the kernel's label) among the plan's labels, counted from 1: what an error word names."""
+        return self._add(("label", name), "label", "w", data=name.encode(), glsl="uint")
 
     def literal(self, value: Value) -> str:
         """A rank-0 constant as an expression of its compute type."""

@@ -352,8 +352,9 @@ class Renderer:
         self._place(level, [*lines, "}"])
         return result
 
-    def _index(self, indices: Value, coords: Sequence[Lin], extent: Extent, level: int) -> Lin:
-        """An index read from a tensor: wrapped when negative, reported when outside."""
+    def _index(self, instr: Instr, coords: Sequence[Lin], extent: Extent, level: int) -> Lin:
+        """An index read from the second operand: wrapped when negative, reported when outside."""
+        indices = instr.inputs[1]
         text = self.value(indices, coords)
         if indices.dtype is DType.U64:
             text = f"int64_t({text})"
@@ -361,20 +362,20 @@ class Renderer:
             self.params.use(DType.I64)
         elif indices.dtype is not DType.I32:
             text = f"int({text})"
-        return self.variable(f"checked_index({text}, {self.params.word(extent)}, {self.params.error()})", level)
+        error, label = self.params.error(), self.params.label(instr.source)
+        return self.variable(f"checked_index({text}, {self.params.word(extent)}, {error}, {label})", level)
 
     def _gather(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
         x, indices = instr.inputs
         axis = instr.attrs["axis"]
         at = coords[axis : axis + indices.rank]
-        i = self._index(indices, at, x.shape[axis], self.level(at))
+        i = self._index(instr, at, x.shape[axis], self.level(at))
         return self.value(x, [*coords[:axis], i, *coords[axis + indices.rank :]])
 
     def _gather_elements(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
-        x, indices = instr.inputs
-        axis = instr.attrs["axis"]
+        x, axis = instr.inputs[0], instr.attrs["axis"]
         inner = list(coords)
-        inner[axis] = self._index(indices, coords, x.shape[axis], level)
+        inner[axis] = self._index(instr, coords, x.shape[axis], level)
         return self.value(x, inner)
 
     def _gather_nd(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
@@ -384,7 +385,7 @@ class Renderer:
         lead = coords[: indices.rank - 1]
         inner = list(coords[:batch])
         for k in range(depth):
-            inner.append(self._index(indices, [*lead, Lin((), k)], x.shape[batch + k], self.level(lead)))
+            inner.append(self._index(instr, [*lead, Lin((), k)], x.shape[batch + k], self.level(lead)))
         return self.value(x, [*inner, *coords[indices.rank - 1 :]])
 
     # ------------------------------------------------------------------------------------------------ results

@@ -97,7 +97,7 @@ class _Scatter:
 
         def checked(at: str, extent: Extent) -> str:
             text = f"{params.read(indices)}.v[{at}]"
-            return f"checked_index({text}, {params.word(extent)}, {params.error()})"
+            return f"checked_index({text}, {params.word(extent)}, {params.error()}, {params.label()})"
 
         if self.is_nd:
             lines = ["int target = 0;"]

@@ -374,6 +374,9 @@ class PlanDraft:
             elif p.kind == "error":
                 t.relocs.append((which, at, int(Segment.ERROR), 0, 0))
                 blob += bytes(8)
+            elif p.kind == "label":
+                name = p.data.decode() or kernel.label
+                blob += struct.pack("<I", t.labels.setdefault(name, len(t.labels)) + 1)
             elif p.kind == "literal":
                 blob += p.data
             else:
