@@ -137,13 +137,14 @@ assert (scale_block(Device.get()).run([x])[0] == 2).all()
 Device.get().save_caches()
 """
     for damage in (None, b"garbage", b"cut"):  # the first time two processes write at once
-        files = list(tmp_path.rglob("*.bin"))
+        ours = tmp_path / "onnx-vulkan"  # drivers keep caches of their own beside it
+        files = list(ours.rglob("*.bin"))
         for file in files:
             if damage is not None:
                 file.write_bytes(file.read_bytes()[:20] if damage == b"cut" else damage)
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda _: python(code, XDG_CACHE_HOME=str(tmp_path)), range(1 if damage else 2)))
-        assert len(list(tmp_path.rglob("*.bin"))) == 1
+        assert len(list(ours.rglob("*.bin"))) == 1
 
 
 def test_choice_of_a_device(device: Device) -> None:

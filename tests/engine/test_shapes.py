@@ -91,7 +91,7 @@ def test_only_a_new_variant_makes_a_pipeline(little):
     """Sizes far apart may choose other variants: each is one pipeline, and no text is compiled twice."""
     device = Device.get()
     named = set()
-    with Session.load(little, options=Options(auto_runtime_dims=False)) as session:
+    with Session.load(little, options=Options(auto_runtime_dims=False, compile_ahead="off")) as session:
         ask = session.block.shaders
 
         def note(asked):

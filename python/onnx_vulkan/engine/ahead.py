@@ -1,18 +1,26 @@
 """Compiling ahead of need: one background thread for the process, so that a run seldom waits for a pipeline.
 
-Jobs are short pieces (an iterator's steps): between two of them the thread looks whether the interpreter is ending.
+Jobs are short pieces (an iterator's steps): between two of them the thread looks whether the interpreter is ending, and waits
+while a run plans (:func:`foreground`), since planning and compiling both need the interpreter's lock.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 
-__all__ = ["drain", "submit"]
+__all__ = ["drain", "foreground", "submit"]
+
+GRACE = 0.03
+"""Seconds after planning that a run may need to record, run and hand back its outputs."""
+PATIENCE = 0.1
+"""The most seconds that a piece waits for runs that plan: a steady stream of new sizes must not hold up their better plans."""
 
 log = logging.getLogger("onnx_vulkan")
 
@@ -22,7 +30,29 @@ _lock = threading.Lock()
 _jobs: queue.PriorityQueue[tuple[int, int, Job]] = queue.PriorityQueue()
 _order = itertools.count()
 _ending = threading.Event()
+_planning = 0
+_quiet_until = 0.0
 _thread: threading.Thread | None = None
+
+
+@contextlib.contextmanager
+def foreground() -> Iterator[None]:
+    """While a run plans: the background thread begins no other piece until a little later."""
+    global _planning, _quiet_until
+    with _lock:
+        _planning += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _planning -= 1
+            _quiet_until = time.monotonic() + GRACE
+
+
+def _give_way() -> None:
+    until = time.monotonic() + PATIENCE
+    while (_planning or time.monotonic() < _quiet_until) and time.monotonic() < until and not _ending.is_set():
+        time.sleep(0.002)
 
 
 def submit(job: Job, *, urgent: bool = False) -> None:
@@ -44,7 +74,9 @@ def _work() -> None:
     while not _ending.is_set():
         *_, job = _jobs.get()
         try:
+            _give_way()
             for _ in job():
+                _give_way()
                 if _ending.is_set():
                     break
         except Exception:

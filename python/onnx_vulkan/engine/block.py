@@ -130,7 +130,8 @@ class Block:
             dtype = known.dtype if known is not None else None
             if dtype is not None and int(np.prod(given.shape)) <= HOST_INPUT_LIMIT and given.data:
                 host[name] = given.array(dtype.numpy)
-        return self.plan(shapes, host)
+        with ahead.foreground():
+            return self.plan(shapes, host)
 
     def plan(self, shapes: Mapping[str, tuple[int, ...]], host: Mapping[str, np.ndarray[Any, Any]]) -> PlanTables:
         """Plan for these input shapes and values of small inputs."""
