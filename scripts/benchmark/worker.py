@@ -54,6 +54,8 @@ def _serve(pipe: Connection, name: str) -> None:
             elif request == "close":
                 contender.close()
             pipe.send(("ok", answer))
+        except BrokenPipeError:
+            return  # the bench was stopped
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
             pipe.send(("error", f"{type(error).__name__}: {error}".splitlines()[0][:300]))
