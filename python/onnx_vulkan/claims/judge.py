@@ -16,23 +16,24 @@ from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import Refusal
 from onnx_vulkan.graph import Attribute, Graph, Node
 from onnx_vulkan.lower.registry import LOWERINGS, MAX_OPSET, find_lowering
-from onnx_vulkan.program.ir import Instr
+from onnx_vulkan.program.ir import Instr, Program
 
 __all__ = ["Judgement", "judge"]
 
 # What a device must have before a tensor of the type can be read, written and computed with (names of device.DeviceInfo).
-# bfloat16 is computed in float32, so only its storage counts; so do bools, which are bytes in memory.
+# bfloat16 is computed in float32 and its bits in 16-bit integers; bools are bytes in memory. Functions of float64 take numbers
+# apart as 64-bit integers.
 _NEEDS: dict[DType, tuple[str, ...]] = {
     DType.F16: ("f16", "storage16"),
-    DType.BF16: ("storage16",),
-    DType.F64: ("f64",),
+    DType.BF16: ("i16", "storage16"),
+    DType.F64: ("f64", "i64"),
     DType.I64: ("i64",),
     DType.U64: ("i64",),
-    DType.I16: ("storage16",),
-    DType.U16: ("storage16",),
-    DType.I8: ("storage8",),
-    DType.U8: ("storage8",),
-    DType.BOOL: ("storage8",),
+    DType.I16: ("i16", "storage16"),
+    DType.U16: ("i16", "storage16"),
+    DType.I8: ("i8", "storage8"),
+    DType.U8: ("i8", "storage8"),
+    DType.BOOL: ("i8", "storage8"),
 }
 
 
@@ -68,6 +69,8 @@ def judge(graph: Graph, features: frozenset[str] | None = None, only: Collection
         for r in lowered.refusals:
             found.setdefault(index_of[r.name], (r.check, r.reason))
         late = _kernels(lowered.program.instrs, index_of, features, found)
+        if features is not None:
+            late = _outputs(graph, lowered.program, features, found) | late
         if not late:
             break
         found.update(late)
@@ -109,15 +112,34 @@ def _kernels(
         i = index_of.get(instr.source)
         if i is None or i in found or i in late:
             continue
-        if features is not None:
-            for dtype in {v.dtype for v in (*instr.inputs, *instr.outputs)}:
-                missing = [f for f in _NEEDS.get(dtype, ()) if f not in features]
-                if missing:
-                    late[i] = ("dtype", f"it uses {dtype.onnx_name}, and the device lacks {' and '.join(missing)}.")
-        reason = supports(instr) if i not in late and supports else None
+        reason = None if features is None else _lacking({v.dtype for v in (*instr.inputs, *instr.outputs)}, features)
+        if reason is not None:
+            late[i] = ("dtype", reason)
+            continue
+        reason = supports(instr) if supports else None
         if reason is not None:
             late[i] = ("kernel", reason if reason.endswith((".", ")")) else f"{reason}.")
     return late
+
+
+def _outputs(graph: Graph, program: Program, features: frozenset[str], found: Collection[int]) -> dict[int, tuple[str, str]]:
+    """Nodes that make an output which the device cannot write, be it known before the run."""
+    maker = {name: i for i, node in enumerate(graph.nodes) for name in node.outputs}
+    late: dict[int, tuple[str, str]] = {}
+    for name, value in zip(graph.outputs, program.outputs, strict=True):
+        reason = _lacking({value.dtype}, features)
+        if reason is not None and name in maker and maker[name] not in found:
+            late[maker[name]] = ("dtype", reason)
+    return late
+
+
+def _lacking(dtypes: Collection[DType], features: frozenset[str]) -> str | None:
+    """Why a device with these features cannot compute with these element types, as a sentence, or None."""
+    for dtype in sorted(dtypes, key=lambda t: t.onnx_name):
+        missing = [f for f in _NEEDS.get(dtype, ()) if f not in features]
+        if missing:
+            return f"it uses {dtype.onnx_name}, and the device lacks {' and '.join(missing)}."
+    return None
 
 
 def _kernel_check() -> Callable[[Instr], str | None] | None:

@@ -31,6 +31,9 @@ _DRIVER = (
 _OPTIONAL = {
     "f16": "float16 models are refused",
     "f64": "float64 tensors are refused",
+    "i64": "computing with 64-bit integers and float64 is refused",
+    "i8": "8-bit and bool tensors are refused",
+    "i16": "16-bit integers and bfloat16 are refused",
     "storage8": "8-bit and bool tensors are refused",
     "storage16": "16-bit tensors are refused",
     "coop_matrix": "float16 matrix products run without matrix units",
@@ -83,7 +86,9 @@ def _devices() -> list[Check]:
             continue
         checks.append(Check(f"device {d['index']}", True, f"{d['name']} ({d['kind']}), Vulkan {d['api_version']}, {d['uuid']}"))
         missing = [f"no {f}: {so}" for f, so in _OPTIONAL.items() if f not in d["features"]]
-        checks.append(Check(f"features {d['index']}", True, "; ".join(missing) or "all that kernels make use of"))
+        hidden = os.environ.get("ONNX_VULKAN_WITHOUT")
+        note = f" (ONNX_VULKAN_WITHOUT={hidden} hides features)" if hidden else ""
+        checks.append(Check(f"features {d['index']}", True, ("; ".join(missing) or "all that kernels make use of") + note))
     if all(d["kind"] == "cpu" for d in usable):
         note = "only a software driver is here: right answers, but no speed"
         checks.append(Check("GPU", False, note, "install the GPU vendor's Vulkan driver", needed=False))

@@ -7,6 +7,7 @@ Here every structure is bound to a variable that outlives the call.
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 from typing import Any
 
 from onnx_vulkan.errors import DeviceError, DeviceLost, OutOfDeviceMemory
@@ -64,7 +65,7 @@ class FeatureBlock:
     def __getitem__(self, name: str) -> bool:
         return bool(self.words[4 + self.names.index(name)])
 
-    def keep_only(self, names: set[str]) -> None:
+    def keep_only(self, names: Collection[str]) -> None:
         """Switch every feature off that is not among *names*."""
         for i, name in enumerate(self.names):
             if name not in names:

@@ -18,10 +18,31 @@ from typing import Any
 
 from onnx_vulkan.errors import DeviceError
 
-__all__ = ["cache_dir", "counters", "resolve", "spirv", "write_atomically"]
+__all__ = ["cache_dir", "counters", "needed_features", "resolve", "spirv", "write_atomically"]
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"[ \t]*(?://.*)?$', re.M)
 SPIRV_MAGIC = b"\x03\x02\x23\x07"
+CAPABILITIES = {
+    9: "f16",
+    10: "f64",
+    11: "i64",
+    12: "atomic_i64",
+    22: "i16",
+    39: "i8",
+    61: "subgroup_basic",
+    62: "subgroup_vote",
+    63: "subgroup_arithmetic",
+    64: "subgroup_ballot",
+    65: "subgroup_shuffle",
+    66: "subgroup_shuffle_relative",
+    67: "subgroup_clustered",
+    4433: "storage16",
+    4448: "storage8",
+    5116: "bf16",
+    6019: "int_dot",
+    6022: "coop_matrix",
+}
+"""SPIR-V capabilities and our names of the features that they need (``device.DeviceInfo.features``)."""
 
 
 class _Counters:
@@ -122,6 +143,17 @@ def spirv(source: str) -> bytes:
         counters.glsl_compiles += 1
     write_atomically(path, sealed(code))
     return code
+
+
+def needed_features(code: bytes) -> set[str]:
+    """The device features that a SPIR-V module declares capabilities of."""
+    words = memoryview(code).cast("I")
+    needed, at = set(), 5
+    while at < len(words) and words[at] & 0xFFFF == 17:  # OpCapability: all of them come first
+        if words[at + 1] in CAPABILITIES:
+            needed.add(CAPABILITIES[words[at + 1]])
+        at += words[at] >> 16
+    return needed
 
 
 def _explain(text: str, message: str) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from onnx_vulkan.device import compile
 from onnx_vulkan.device.api import chain, check, handle, load
-from onnx_vulkan.device.info import WANTED, DeviceInfo, Instance, choose, enabled_extensions, feature_blocks
+from onnx_vulkan.device.info import DeviceInfo, Instance, choose, enabled_extensions, feature_blocks, wanted_features
 from onnx_vulkan.device.memory import Memory, MemoryKind, MemoryLimit, WeightStore, allocate, content_key
 from onnx_vulkan.device.native import check as check_native
 from onnx_vulkan.device.native import ffi, lib
@@ -65,7 +65,7 @@ class Device:
         self._pid = os.getpid()
         self._handle, queue = _open(info)
         identity = f"{info.uuid or info.name}-{info.driver_version:x}"
-        self._pipelines = PipelineCache(self._handle, identity)
+        self._pipelines = PipelineCache(self._handle, identity, info.features)
         description = ffi.new(
             "ov_device_desc *",
             {
@@ -198,8 +198,9 @@ def _open(info: DeviceInfo) -> tuple[Any, Any]:
     blocks = feature_blocks(info.extensions)
     first = chain(blocks)
     library.vkGetPhysicalDeviceFeatures2(info.handle, raw.cast("VkPhysicalDeviceFeatures2 *", first))
+    wanted = wanted_features()
     for block in blocks:
-        block.keep_only(WANTED)
+        block.keep_only(wanted)
     priority = raw.new("float[]", [1.0])
     queues = raw.new(
         "VkDeviceQueueCreateInfo *",

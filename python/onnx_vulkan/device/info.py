@@ -18,6 +18,7 @@ KINDS = {1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
 PREFERENCE = ["discrete", "integrated", "virtual", "cpu", "other"]
 NEEDED = (1, 3, 0)  # the GLSL compiler emits SPIR-V 1.6, which came with Vulkan 1.3
 LAYER = "VK_LAYER_KHRONOS_validation"
+WITHOUT = "ONNX_VULKAN_WITHOUT"  # for tests: names of features that the devices then do not have
 
 NO_DEVICE = (
     "The Vulkan loader found no device. Install the GPU's Vulkan driver, or `apt install mesa-vulkan-drivers` for a software "
@@ -260,7 +261,7 @@ NAMES = {
     "scalarBlockLayout": "scalar_layout",
     "synchronization2": "synchronization2",
 }
-REQUIRED = ("bufferDeviceAddress", "timelineSemaphore", "scalarBlockLayout", "shaderInt64")
+REQUIRED = ("bufferDeviceAddress", "timelineSemaphore", "scalarBlockLayout")
 # What is switched on when it is there.
 WANTED = set(NAMES) | set(REQUIRED) | {"shaderSharedInt64Atomics", "cooperativeMatrixFlexibleDimensions"}
 WANTED |= {n for e, _, names in EXTENSION_FEATURES if e == "VK_NV_cooperative_matrix2" for n in names}
@@ -273,6 +274,23 @@ SUBGROUP_OPERATIONS = {
     5: "subgroup_shuffle_relative",
     6: "subgroup_clustered",
 }
+
+
+def hidden_features() -> frozenset[str]:
+    """Our names of the features that ``ONNX_VULKAN_WITHOUT`` (a comma list) hides. Raises DeviceError for a name that is none."""
+    hidden = frozenset(filter(None, (part.strip() for part in os.environ.get(WITHOUT, "").split(","))))
+    known = {*NAMES.values(), *SUBGROUP_OPERATIONS.values(), "int_dot_fast"}
+    known |= {f"{what}_f{bits}" for what in ("nan_preserve", "denorm_preserve", "rte") for bits in (16, 32, 64)}
+    unknown = sorted(hidden - known)
+    if unknown:
+        raise DeviceError(f"{WITHOUT} names {', '.join(unknown)}; the features are {', '.join(sorted(known))}.")
+    return hidden
+
+
+def wanted_features() -> frozenset[str]:
+    """The Vulkan features to switch on where a device has them."""
+    hidden = hidden_features()
+    return frozenset(WANTED) - {theirs for theirs, ours in NAMES.items() if ours in hidden}
 
 
 def feature_blocks(extensions: frozenset[str]) -> list[FeatureBlock]:
@@ -326,7 +344,8 @@ def _describe(instance: Instance, index: int, device: Any) -> DeviceInfo:
 
     blocks = feature_blocks(extensions)
     lib.vkGetPhysicalDeviceFeatures2(device, ffi.cast("VkPhysicalDeviceFeatures2 *", chain(blocks)))
-    present = {n for b in blocks for n in b.names if b[n]}
+    hidden = hidden_features()
+    present = {n for b in blocks for n in b.names if b[n] and NAMES.get(n) not in hidden}
     features = {ours for theirs, ours in NAMES.items() if theirs in present}
     compute = 0x20
     if not v13.requiredSubgroupSizeStages & compute:
@@ -342,6 +361,7 @@ def _describe(instance: Instance, index: int, device: Any) -> DeviceInfo:
         features.add("int_dot_fast")
     if v11.subgroupSupportedStages & compute:
         features |= {n for bit, n in SUBGROUP_OPERATIONS.items() if v11.subgroupSupportedOperations >> bit & 1}
+    features -= hidden
     missing = [n for n in REQUIRED if n not in present]
 
     count = ffi.new("uint32_t *")

@@ -42,8 +42,9 @@ class Shader:
 class PipelineCache:
     """The pipelines of one device. ``pipelines_created`` and ``pipeline_hits`` count."""
 
-    def __init__(self, device: Any, identity: str):
+    def __init__(self, device: Any, identity: str, features: frozenset[str]):
         self._device = device  # the VkDevice
+        self._features = features
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._made: dict[Shader, Future[int]] = {}
@@ -136,6 +137,9 @@ class PipelineCache:
     def _make(self, shader: Shader, code: bytes) -> int:
         if shader.push_size > PUSH_BYTES:
             raise DeviceError(f"Kernel {shader.label} wants {shader.push_size} bytes of push constants; there are {PUSH_BYTES}.")
+        missing = sorted(compile.needed_features(code) - self._features)
+        if missing:
+            raise DeviceError(f"Kernel {shader.label} needs {' and '.join(missing)}, which the device lacks.")
         vk = load()
         ffi, lib = vk.ffi, vk.lib
         words = ffi.new("uint32_t[]", len(code) // 4)
