@@ -13,7 +13,7 @@ from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.dims import Extent, product
 from onnx_vulkan.kernels import Group, family
 from onnx_vulkan.kernels.gemv import is_skinny, skinny_kernel, skinny_launch
-from onnx_vulkan.kernels.operand import Matrix
+from onnx_vulkan.kernels.operand import Matrix, Operand
 from onnx_vulkan.kernels.product import Destination, Sizes, TiledStep, refusal
 from onnx_vulkan.program.ir import Value
 
@@ -21,10 +21,10 @@ __all__ = ["ContractStep", "contract_step"]
 
 
 class ContractStep(TiledStep):
-    """A matrix product: ``a`` is z x m x k, ``b`` is z x k x n, each a strided view, ``to`` says where a sum goes."""
+    """A matrix product: ``a`` is z x m x k, ``b`` is z x k x n (each mostly a strided view), ``to`` says where a sum goes."""
 
-    def __init__(self, group: Group, sizes: Sizes, a: Matrix, b: Matrix, to: Destination):
-        super().__init__(group, sizes, to, (a.leaf, b.leaf), self._readers, lambda at, tile: (a.mode(at), b.mode(at)))
+    def __init__(self, group: Group, sizes: Sizes, a: Operand, b: Operand, to: Destination):
+        super().__init__(group, sizes, to, (*a.leaves, *b.leaves), self._readers, lambda at, tile: (a.mode(at), b.mode(at)))
         self.a, self.b = a, b
 
     def _readers(self, params: Params) -> str:

@@ -8,7 +8,7 @@ from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, grid
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.dims import ceil_div
 from onnx_vulkan.kernels import Group
-from onnx_vulkan.kernels.operand import Matrix, accumulator
+from onnx_vulkan.kernels.operand import Operand, accumulator
 from onnx_vulkan.kernels.product import Destination, Sizes, chosen_by_step, store
 from onnx_vulkan.kernels.tiles import CORES, MAX_SPLITS, SCRATCH_ELEMENTS, power_of_two
 from onnx_vulkan.program.ir import Value
@@ -28,7 +28,7 @@ def is_skinny(rows: int, columns: int, limits: Limits) -> bool:
 
 
 def skinny_kernel(
-    group: Group, sizes: Sizes, a: Matrix, b: Matrix, to: Destination, scratch: Value | None, *, few_rows: bool
+    group: Group, sizes: Sizes, a: Operand, b: Operand, to: Destination, scratch: Value | None, *, few_rows: bool
 ) -> Kernel:
     """The kernel where ``a`` has few rows (*few_rows*) or ``b`` few columns."""
     params = Params()
@@ -46,13 +46,13 @@ void begin(int z) {{
 }}
 {text}#include "gemm_skinny.glsl"
 """
-    reads = tuple(dict.fromkeys((a.leaf, b.leaf, *reads)))
+    reads = tuple(dict.fromkeys((*a.leaves, *b.leaves, *reads)))
     writes = group.outputs if scratch is None else (scratch,)
     return Kernel(group.label, params, body, reads, writes, chosen_by_step)
 
 
 def skinny_launch(
-    kernel: Callable[[bool], Kernel], sizes: Sizes, few: Matrix, wide: Matrix, at: At, limits: Limits, item: int
+    kernel: Callable[[bool], Kernel], sizes: Sizes, few: Operand, wide: Operand, at: At, limits: Limits, item: int
 ) -> tuple[Launch, int]:
     """The launch and its number of splits; ``kernel(split)`` gives the kernel.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from onnx_vulkan.codegen.kernel import At, is_multiple
 from onnx_vulkan.codegen.params import Params
@@ -13,7 +14,7 @@ from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.kernels.indexing import offset_text
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["Matrix", "accumulator", "merge_runs", "narrow", "quad_type", "reader"]
+__all__ = ["Matrix", "Operand", "accumulator", "merge_runs", "narrow", "quad_type", "reader"]
 
 _QUADS = {
     "float": "vec4",
@@ -67,6 +68,24 @@ T4 {name}_quad_at(int i) {{ return T4({wide}); }}
 """
 
 
+class Operand(Protocol):
+    """What the product kernels ask of an operand."""
+
+    @property
+    def rows(self) -> Extent:
+        """Its extent along its own axis (rows of the left-hand side, columns of the right-hand side)."""
+
+    @property
+    def leaves(self) -> tuple[Value, ...]:
+        """The values that its reader loads from memory."""
+
+    def mode(self, at: At) -> int:
+        """The MODE bits of the kernels: bit 0 when quads run along its own axis instead of K, bit 1 when they are vectors."""
+
+    def functions(self, params: Params, name: str) -> str:
+        """The GLSL of ``{name}_begin(int z)`` and ``T4 {name}_quad(int row, int k, int k_end)``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """A strided operand of a product, ``rows x depth`` or (for the right-hand side) ``columns x depth``, batched by ``z``.
@@ -82,6 +101,10 @@ class Matrix:
     row: Extent
     depth: Extent
     k: Extent
+
+    @property
+    def leaves(self) -> tuple[Value, ...]:
+        return (self.leaf,)
 
     def mode(self, at: At) -> int:
         """How quads of it are loaded (the MODE bits of the kernels): along which axis, and whether as one vector.

@@ -3,6 +3,7 @@
 from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its operators
     activations,
     attention,
+    blocks,
     control,
     conv,
     elementwise,

@@ -284,4 +284,29 @@ def _rnn(ev: Evaluator, instr: Instr, *inputs: Tensor) -> tuple[Tensor, ...]:
     return (y, h_all, c_all) if kind == "lstm" else (y, h_all)
 
 
-EVALUATORS: dict[str, Callable[..., Any]] = {"window": _window, "scan": _scan, "sort": _sort, "rnn": _rnn}
+# ----------------------------------------------------------------------------------------- weights quantized in blocks
+
+
+def _fields(x: Tensor, bits: int, count: int) -> Tensor:
+    """The first *count* fields of *bits* bits along the last axis of a uint8 array."""
+    fields = x[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & np.uint8((1 << bits) - 1)
+    return fields.reshape(*x.shape[:-1], -1)[..., :count]
+
+
+def _contract_blocks(ev: Evaluator, instr: Instr, x: Tensor, packed: Tensor, scales: Tensor, *rest: Tensor) -> Tensor:
+    bits, block = instr.attrs["bits"], instr.attrs["block"]
+    w = _fields(packed, bits, x.shape[1]).astype(scales.dtype)
+    zero = rest[0] if rest else np.full_like(scales, 1 << (bits - 1))
+    if zero.dtype == np.uint8:
+        zero = _fields(zero, bits, scales.shape[1])
+    zero, scale = (np.repeat(v, block, axis=1)[:, : x.shape[1]].astype(scales.dtype) for v in (zero, scales))
+    return product_of(x, ((w - zero) * scale).T)
+
+
+EVALUATORS: dict[str, Callable[..., Any]] = {
+    "window": _window,
+    "scan": _scan,
+    "sort": _sort,
+    "rnn": _rnn,
+    "contract_blocks": _contract_blocks,
+}

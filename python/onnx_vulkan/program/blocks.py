@@ -1,0 +1,90 @@
+"""Weights quantized in blocks along one axis, packed 2, 4 or 8 bits an element: unpacking, dequantization, the matrix product.
+
+A packed row is a run of bytes; element 0 of a byte lies in its lowest bits. A row is whole blocks of ``block`` elements.
+
+Composite ``contract_blocks``
+-----------------------------
+``x @ w^T`` where row n of w is quantized in blocks along K. Attrs: ``bits`` 2 | 4 | 8; ``block`` a power of two, at least 16;
+``acc`` the dtype of sums, float32.
+
+=========== =========================== =========================================================================
+x           ``[M, K]`` float
+packed      ``[N, B * block * bits/8]``  uint8, ``B = ceil(K / block)``; what lies past K is not read as weights
+scales      ``[N, B]`` float
+zero_points ``[N, B]`` float, or         optional; packed as the weights are, each row in whole bytes.
+            ``[N, ceil(B * bits/8)]``    Without them the zero point is ``2^(bits-1)``
+            uint8
+=========== =========================== =========================================================================
+
+The output is ``[M, N]``: ``sum_k x[m, k] * ((q[n, k] - zero_point[n, k/block]) * scale[n, k/block])``, weights in float32.
+"""
+
+from __future__ import annotations
+
+from onnx_vulkan.dims import Extent
+from onnx_vulkan.dtypes import DType
+from onnx_vulkan.program.builder import Builder
+from onnx_vulkan.program.composites import DECOMPOSITIONS
+from onnx_vulkan.program.ir import Instr, Value
+
+__all__ = ["contract_blocks", "dequantize_blocks", "spread_blocks", "unpack"]
+
+
+def unpack(b: Builder, packed: Value, bits: int, count: Extent) -> Value:
+    """The first *count* elements along the last axis of a uint8 tensor that holds ``8 / bits`` of them a byte, as int32."""
+    lead, row = packed.shape[:-1], packed.shape[-1]
+    per_byte = 8 // bits
+    wide = b.cast(packed, DType.I32)
+    if per_byte > 1:
+        shifts = b.iota((per_byte,), 0, DType.I32, 0, bits)
+        wide = b.map("shift_right", b.reshape(wide, (*lead, row, 1)), shifts)
+        wide = b.reshape(b.map("bit_and", wide, b.scalar((1 << bits) - 1, DType.I32)), (*lead, row * per_byte))
+    return b.slice(wide, (0,) * packed.rank, (*lead, count))
+
+
+def spread_blocks(b: Builder, v: Value, axis: int, block: int, count: Extent) -> Value:
+    """Each element along *axis* repeated *block* times, cut to *count*."""
+    shape = list(v.shape)
+    spread = [*shape[: axis + 1], block, *shape[axis + 1 :]]
+    v = b.broadcast(b.reshape(v, (*shape[: axis + 1], 1, *shape[axis + 1 :])), spread)
+    shape[axis] = shape[axis] * block
+    v = b.reshape(v, shape)
+    shape[axis] = count
+    return b.slice(v, (0,) * len(shape), shape)
+
+
+def dequantize_blocks(
+    b: Builder, packed: Value, scales: Value, zero_points: Value | None, bits: int, block: int, count: Extent
+) -> Value:
+    """The weights ``[N, count]`` of a ``contract_blocks``, in float32."""
+    q = unpack(b, packed, bits, count)
+    zero = b.scalar(1 << (bits - 1), DType.I32)
+    if zero_points is not None and zero_points.dtype is DType.U8:
+        zero_points = unpack(b, zero_points, bits, scales.shape[1])
+    if zero_points is not None:
+        zero = spread_blocks(b, zero_points, 1, block, count)
+    scale = b.cast(spread_blocks(b, scales, 1, block, count), DType.F32)
+    if zero.dtype is DType.I32:
+        centred = b.cast(b.map("sub", q, zero), DType.F32)
+    else:
+        centred = b.map("sub", b.cast(q, DType.F32), b.cast(zero, DType.F32))
+    return b.map("mul", centred, scale)
+
+
+def contract_blocks(
+    b: Builder, x: Value, packed: Value, scales: Value, zero_points: Value | None, *, bits: int, block: int
+) -> Value:
+    """The ``contract_blocks`` composite described above, in the dtype of *x*."""
+    inputs = [x, packed, scales, *([zero_points] if zero_points is not None else [])]
+    shape = (x.shape[0], packed.shape[0])
+    return b.emit("contract_blocks", inputs, [(x.dtype, shape)], bits=bits, block=block, acc=DType.F32)[0]
+
+
+def _decompose(b: Builder, instr: Instr) -> tuple[Value, ...]:
+    x, packed, scales, *zero = instr.inputs
+    w = dequantize_blocks(b, packed, scales, zero[0] if zero else None, instr.attrs["bits"], instr.attrs["block"], x.shape[1])
+    y = b.contract(b.cast(x, DType.F32), b.transpose(w, (1, 0)))
+    return (b.cast(y, instr.out.dtype),)
+
+
+DECOMPOSITIONS["contract_blocks"] = _decompose
