@@ -8,6 +8,7 @@ from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its op
     conv,
     elementwise,
     fused,
+    group_query,
     host,
     host_tensors,
     indexing,

@@ -41,13 +41,14 @@ def merge_heads(b: Builder, x: Value) -> Value:
 class Masks:
     """What limits the keys that a query sees; all broadcast to ``[B, H, S, T]``.
 
-    ``allowed`` are bools (all must hold), ``added`` floats added to the scores; ``may_be_empty``: a query may see no key, and
-    then gives zeros.
+    ``allowed`` are bools (all must hold; ``fill`` is the score where one does not), ``added`` floats added to the scores;
+    ``may_be_empty``: a query may see no key, and then gives zeros.
     """
 
     allowed: tuple[Value, ...] = ()
     added: tuple[Value, ...] = ()
     may_be_empty: bool = False
+    fill: float = NEG_INF
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,21 @@ def _grouped(b: Builder, x: Value, groups: Extent) -> Value:
     return b.reshape(x, (batch, groups, (heads // groups) * steps, width))
 
 
-def scaled_attention(b: Builder, q: Value, k: Value, v: Value, *, scale: float, masks: Masks, softcap: float = 0.0) -> Scores:
-    """``softmax(mask(q k^T * scale)) v`` for ``[B, H, S, D]`` queries and ``[B, G, T, D]`` keys with H a multiple of G."""
+def scaled_attention(
+    b: Builder,
+    q: Value,
+    k: Value,
+    v: Value,
+    *,
+    scale: float,
+    masks: Masks,
+    softcap: float = 0.0,
+    sink: Value | None = None,
+) -> Scores:
+    """``softmax(mask(q k^T * scale)) v`` for ``[B, H, S, D]`` queries and ``[B, G, T, D]`` keys with H a multiple of G.
+
+    *sink* (``[H]``) is one more score a head in the softmax, of a key whose value is 0.
+    """
     batch, heads, steps, _ = q.shape
     groups, total = k.shape[1], k.shape[2]
     require_same(heads % groups, 0, "query heads are no multiple of key heads")
@@ -82,8 +96,11 @@ def scaled_attention(b: Builder, q: Value, k: Value, v: Value, *, scale: float, 
     for bias in masks.added:
         masked = b.map("add", masked, b.broadcast(b.cast(bias, DType.F32), full))
     for mask in masks.allowed:
-        masked = b.map("select", b.broadcast(mask, full), masked, b.scalar(NEG_INF, DType.F32))
-    probabilities = composites.masked_softmax(b, masked) if masks.may_be_empty else composites.softmax(b, masked)
+        masked = b.map("select", b.broadcast(mask, full), masked, b.scalar(masks.fill, DType.F32))
+    if sink is not None:
+        probabilities = composites.sink_softmax(b, masked, b.reshape(b.cast(sink, DType.F32), (1, heads, 1, 1)))
+    else:
+        probabilities = composites.masked_softmax(b, masked) if masks.may_be_empty else composites.softmax(b, masked)
     y = b.contract(_grouped(b, b.cast(probabilities, v.dtype), groups), v, dtype=v.dtype)
     return Scores(b.reshape(y, (batch, heads, steps, v.shape[3])), scaled, capped, masked, probabilities)
 

@@ -232,6 +232,14 @@ def masked_softmax(b: Builder, x: Value) -> Value:
     return b.map("div", e, b.map("select", b.map("eq", total, zero), number(b, 1, x), total))
 
 
+def sink_softmax(b: Builder, x: Value, sink: Value) -> Value:
+    """Softmax over the last axis with one more score, *sink* (broadcast to x), that only counts in the sum."""
+    highest = b.map("max", b.reduce("max", x, (-1,), keepdims=True), sink)
+    e = b.map("exp", b.map("sub", x, highest))
+    total = b.map("add", b.reduce("sum", e, (-1,), keepdims=True), b.map("exp", b.map("sub", sink, highest)))
+    return b.map("div", e, total)
+
+
 def moments(b: Builder, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:
     """``(x - mean, mean, variance)`` over *axes* with keepdims: two passes, the variance from the differences."""
     mean = b.mean(x, axes, keepdims=True)
