@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_vulkan
 import onnxruntime
 from onnx import helper, numpy_helper
 from run_case import Array, assert_close, graph_of, refusals, run
@@ -71,9 +72,10 @@ def check(
     rtol: float = 1e-4,
     atol: float = 1e-5,
     specified: Callable[[int, Array], Array] = lambda _, y: y,
+    device: bool = False,
     **form: Any,
 ) -> None:
-    """The interpreter agrees with the CPU EP; claiming (before any shape is known) refuses nothing.
+    """The interpreter, with *device* also the engine, agrees with the CPU EP; claiming (at no known shape) refuses nothing.
 
     *specified* takes from an output, by its number, the elements that the operator's text says anything about.
     """
@@ -81,6 +83,12 @@ def check(
     graph = graph_of(model)
     assert not refusals(graph), [str(r) for r in refusals(graph)]
     feeds = {name: np.asarray(inputs[name]) for name in graph.inputs}
-    for i, (got, want) in enumerate(zip(run(graph, feeds), on_cpu(model, feeds), strict=True)):
-        assert got.shape == want.shape
-        assert_close(specified(i, got), specified(i, want), rtol, atol)
+    wanted = on_cpu(model, feeds)
+    results = [run(graph, feeds)]
+    if device:
+        with onnx_vulkan.Session.load(model.SerializeToString()) as session:
+            results.append(list(session.run(feeds).values()))
+    for outputs in results:
+        for i, (got, want) in enumerate(zip(outputs, wanted, strict=True)):
+            assert got.shape == want.shape
+            assert_close(specified(i, got), specified(i, want), rtol, atol)

@@ -18,7 +18,7 @@ MODULES = """
     lpnormalization meanvariancenormalization lrn
     softmax logsoftmax hardmax lstm gru rnn
     quantizelinear dequantizelinear dynamicquantizelinear qlinearconv attention rotaryembedding
-    resize upsample topk gridsample affinegrid center_crop_pad col2im maxunpool dft stft
+    resize upsample topk gridsample affinegrid center_crop_pad col2im maxunpool dft stft roialign deformconv tensorscatter
 """.split()
 
 # Case -> why it does not agree with ONNX's numbers; ONNX Runtime gives ours (it leaves these cases out as well).

@@ -19,6 +19,7 @@ from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its op
     pool,
     quantize,
     reduction,
+    regions,
     resize,
     rnn,
     sampling,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnx_vulkan.dims import Dim, at_least, product
+from onnx_vulkan.dims import Dim, at_least, product, require_at_least, require_same
 from onnx_vulkan.dtypes import NUMERIC, REAL, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.host import array_of, is_plain
@@ -71,6 +71,37 @@ def _reduction(x: Value, reduction: str) -> str:
     if x.dtype is DType.BOOL and reduction != "none":
         raise Unsupported(f"reduction {reduction!r} of bool is not supported")
     return reduction
+
+
+@lowers("TensorScatter", [24], {"x": NUMERIC, "start": frozenset({DType.I64})})
+def tensor_scatter(
+    b: LowerContext, x: Value, update: Value, start: Value | None = None, *, axis: int = -2, mode: str = "linear"
+) -> Value:
+    """TensorScatter: *update* takes the place of a cache's steps from ``start[batch]`` on, in a ring where ``mode`` is circular.
+
+    A linear write that leaves the cache is an error of the run.
+    """
+    if mode not in ("linear", "circular"):
+        raise Unsupported(f"mode {mode!r} is not known")
+    if not -x.rank <= axis < x.rank or axis % x.rank == 0:
+        raise Unsupported(f"axis {axis} of a cache of rank {x.rank}")
+    axis %= x.rank
+    for i, (have, given) in enumerate(zip(x.shape, update.shape, strict=True)):
+        if i != axis:
+            require_same(have, given, f"cache and update disagree on axis {i}")
+    require_at_least(x.shape[axis], update.shape[axis], "the update is longer than the cache")
+    steps = [e if i == axis else 1 for i, e in enumerate(update.shape)]
+    index = b.iota(steps, axis, DType.I64)
+    if start is not None:
+        require_same(start.shape[0], x.shape[0], "there is not one write index for each sequence")
+        first = b.reshape(start, [e if i == 0 else 1 for i, e in enumerate(x.shape)])
+        index = b.map("add", index, first)
+        extent = b.dims([x.shape[axis]], ())
+        if mode == "circular":
+            index = b.map("mod", index, extent)
+        else:  # an index below 0 would count from the end
+            index = b.map("select", b.map("lt", index, b.scalar(0, DType.I64)), extent, index)
+    return b.scatter(x, b.broadcast(index, update.shape), update, kind="elements", axis=axis)
 
 
 @lowers("OneHot", [9, 11, 28], {"indices": REAL, "depth": REAL, "values": NUMERIC})

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from onnx_vulkan.dims import Extent, at_least, product, require_same
 from onnx_vulkan.dtypes import FLOATS, NUMERIC, DType
 from onnx_vulkan.errors import Unsupported
-from onnx_vulkan.lower.conv import channels_first, per_axis, split_pads
+from onnx_vulkan.lower.conv import per_axis, split_pads
 from onnx_vulkan.lower.norm import axis_of
 from onnx_vulkan.lower.registry import Host, LowerContext, lowers
+from onnx_vulkan.program import composites
 from onnx_vulkan.program.ir import Value
 
 __all__: list[str] = []
@@ -47,41 +46,41 @@ def col2im(
     pads: list[int] | None = None,
     strides: list[int] | None = None,
 ) -> Value:
-    """Col2Im: a transposed convolution whose kernel puts each entry of a block in its place."""
+    """Col2Im: each cell of the image sums the block entries that fall on it, which it finds by their place in the block."""
     image, block = image_shape.ints(), block_shape.ints()
     rank = len(image)
-    if not all(isinstance(e, int) for e in block):
-        raise Unsupported("its block_shape must be a constant")
-    if len(block) != rank or not 1 <= rank <= 3:
-        raise Unsupported(f"its image has {rank} axes and its block {len(block)}; supported are 1 to 3 of both")
-    kernel = tuple(int(e) for e in block if isinstance(e, int))
+    if len(block) != rank or not rank:
+        raise Unsupported(f"its image has {rank} axes and its block {len(block)}")
     step, dil = per_axis("strides", strides, rank, 1), per_axis("dilations", dilations, rank, 1)
     begin, end = split_pads(pads, rank)
     places = [
-        (e + p + q - (k - 1) * d - 1) // s + 1 for e, p, q, k, d, s in zip(image, begin, end, kernel, dil, step, strict=True)
+        (e + p + q - (k - 1) * d - 1) // s + 1 for e, p, q, k, d, s in zip(image, begin, end, block, dil, step, strict=True)
     ]
-    size = int(np.prod(kernel))
+    size, count = product(block), product(places)
     channels = x.shape[1] // size
-    if not isinstance(channels, int):
-        raise Unsupported("the number of channels is not known before the run")
     require_same(x.shape[1], channels * size, "the channels are no multiple of the block's size")
-    require_same(x.shape[2], product(places), "the number of blocks does not fit the image")
-    w = np.tile(np.eye(size, dtype=np.float32).reshape(*kernel, size, 1), (*(1,) * rank, channels, 1))
-    blocks = b.reshape(b.transpose(x, (0, 2, 1)), (x.shape[0], *places, channels * size))
-    (y,) = b.window(
-        "conv_transpose",
-        blocks,
-        b.const(w.astype(x.dtype.numpy)),
-        out_channels=channels,
-        out_spatial=image,
-        kernel=kernel,
-        strides=step,
-        dilations=dil,
-        pads_begin=begin,
-        pads_end=end,
-        groups=channels,
-    )
-    return channels_first(b, y)
+    require_same(x.shape[2], count, "the number of blocks does not fit the image")
+    entry, place, inside = b.scalar(0, DType.I64), b.scalar(0, DType.I64), b.scalar(True, DType.BOOL)
+    zero = b.scalar(0, DType.I64)
+    for i in range(rank):  # the axes of every operand: the block's, then the image's
+        within = b.iota([e if a == i else 1 for a, e in enumerate((*block, *(1,) * rank))], i, DType.I64)
+        at = b.iota([e if a == rank + i else 1 for a, e in enumerate((*(1,) * rank, *image))], rank + i, DType.I64, begin[i])
+        reach = b.map("sub", at, b.map("mul", within, b.scalar(dil[i], DType.I64)))
+        stride, limit = b.scalar(step[i], DType.I64), b.dims([places[i]], ())
+        origin = b.map("div", reach, stride)
+        fits = b.map("and", b.map("ge", reach, zero), b.map("lt", origin, limit))
+        fits = b.map("and", fits, b.map("eq", b.map("mul", origin, stride), reach))
+        inside = b.map("and", inside, fits)
+        place = b.map("add", b.map("mul", place, limit), origin)
+        entry = b.map("add", b.map("mul", entry, b.dims([block[i]], ())), within)
+    index = b.map("select", inside, b.map("add", b.map("mul", entry, b.dims([count], ())), place), zero)
+    cells = product(image)
+    index, inside = (b.reshape(b.broadcast(v, (*block, *image)), (size * cells,)) for v in (index, inside))
+    blocks = b.gather(b.reshape(x, (x.shape[0], channels, size * count)), index, 2)
+    blocks = composites.wide(b, blocks)
+    kept = b.map("select", b.broadcast(inside, blocks.shape), blocks, b.scalar(0, blocks.dtype))
+    summed = b.reduce("sum", b.reshape(kept, (x.shape[0], channels, size, cells)), (2,))
+    return b.reshape(b.cast(summed, x.dtype), (x.shape[0], channels, *image))
 
 
 @lowers("MaxUnpool", versions=[9, 11, 22], dtypes={"x": FLOATS}, note="output_shape only as inferred")
