@@ -33,7 +33,6 @@ REFUSED = {
     "pow_types_int32_float32": "integer base",
     "pow_types_int64_float32": "integer base",
     "reduce_log_sum_exp": "float64",
-    "scan_sum": "version 8",
     "seq": "seq(",
     "_opt": "optional(",
     "range_float16_type_positive_delta_expanded": "trips",

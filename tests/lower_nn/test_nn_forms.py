@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from one_node import RNG, Array, check, normal
+from one_node import RNG, Array, check, graph_of, model_of, normal, refusals
 
 WINDOWS: list[dict[str, Any]] = [
     {},
@@ -184,6 +184,18 @@ def test_einsum(equation: str, shapes: list[tuple[int, ...]], dynamic: bool) -> 
     check("Einsum", 12, given, {"equation": equation}, dynamic=dynamic)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (3, 5, 5), (2, 2, 9, 9)])
+def test_det(shape: tuple[int, ...]) -> None:
+    x = normal(*shape)
+    if len(shape) == 3:
+        x[0, 0, 0] = x[1, :, 3] = x[2, 1] = 0  # a first pivot elsewhere, columns and rows of zeros
+    check("Det", 11, {"x": x}, device=True)
+
+
+def test_det_of_matrices_of_unknown_size() -> None:
+    assert "known sizes" in str(refusals(graph_of(model_of("Det", 11, {"x": normal(4, 4)}, dynamic=True)))[0])
+
+
 # ------------------------------------------------------------------------------------------------------------- norms
 
 
@@ -192,6 +204,19 @@ def test_einsum(equation: str, shapes: list[tuple[int, ...]], dynamic: bool) -> 
 def test_batch_norm(version: int, shape: tuple[int, ...]) -> None:
     given = {"x": normal(*shape), "s": normal(3), "b": normal(3), "m": normal(3), "v": np.abs(normal(3)) + 0.1}
     check("BatchNormalization", version, given, {"epsilon": 1e-3}, constants=("s", "b", "m", "v"), dynamic=True)
+
+
+@pytest.mark.parametrize("version", [14, 15])
+@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 4, 5)])
+def test_batch_norm_in_training(version: int, shape: tuple[int, ...]) -> None:
+    given: dict[str, Array | None] = {
+        "x": 3 + normal(*shape),
+        "s": normal(3),
+        "b": normal(3),
+        "m": normal(3),
+        "v": np.abs(normal(3)),
+    }
+    check("BatchNormalization", version, given, {"training_mode": 1, "momentum": 0.8}, outputs=3, dynamic=True, device=True)
 
 
 def test_layer_norm_at_a_large_mean() -> None:

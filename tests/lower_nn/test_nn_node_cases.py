@@ -19,6 +19,7 @@ MODULES = """
     softmax logsoftmax hardmax lstm gru rnn
     quantizelinear dequantizelinear dynamicquantizelinear qlinearconv attention rotaryembedding
     resize upsample topk gridsample affinegrid center_crop_pad col2im maxunpool dft stft roialign deformconv tensorscatter
+    det flexattention adagrad adam momentum
 """.split()
 
 # Case -> why it does not agree with ONNX's numbers; ONNX Runtime gives ours (it leaves these cases out as well).
@@ -27,7 +28,7 @@ DIFFERENT = {
     "test_resize_downsample_scales_cubic_align_corners": "ONNX divides by the unrounded output extent",
 }
 
-REFUSED = {"training_mode": "training form", "gqa_rank4_mask": "softmax_precision float64", "with_output_shape": "output_shape"}
+REFUSED = {"gqa_rank4_mask": "softmax_precision float64", "with_output_shape": "output_shape"}
 
 
 def arrays_of(values: list[object]) -> list[np.ndarray] | None:

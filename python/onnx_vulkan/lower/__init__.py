@@ -7,6 +7,7 @@ from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its op
     control,
     conv,
     elementwise,
+    flex_attention,
     fused,
     group_query,
     host,
@@ -26,6 +27,7 @@ from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its op
     signal,
     sorting,
     sources,
+    training,
 )
 from onnx_vulkan.lower.checks import check_dtypes, check_opset
 from onnx_vulkan.lower.driver import Lowered, host_symbol, lower_graph

@@ -84,6 +84,31 @@ def loop(
     return (*state, *(_stacked(b, made) for made in scans))
 
 
+def _steps(
+    b: LowerContext,
+    body: Graph,
+    state: tuple[Operand, ...],
+    inputs: Sequence[Value],
+    axes: Sequence[int],
+    backward: Sequence[int],
+    length: int,
+) -> tuple[tuple[Operand, ...], list[list[Operand]]]:
+    """Runs *body* along *axes* of *inputs*: the final state, and what each step gave to each scan output."""
+    first = len(state)
+    scans: list[list[Operand]] = [[] for _ in body.outputs[first:]]
+    for i in range(length):
+        rows = []
+        for x, axis, back in zip(inputs, axes, backward, strict=True):
+            starts = [(length - 1 - i if back else i) if a == axis else 0 for a in range(x.rank)]
+            row = b.slice(x, starts, [1 if a == axis else e for a, e in enumerate(x.shape)])
+            rows.append(b.reshape(row, [e for a, e in enumerate(x.shape) if a != axis]))
+        results = b.inline(body, (*state, *rows))
+        state = results[:first]
+        for made, result in zip(scans, results[first:], strict=True):
+            made.append(result)
+    return state, scans
+
+
 @lowers("Scan", [9, 11, 16, 19, 21, 23, 24, 25], note="unrolled: a known length, at most 64")
 def scan(
     b: LowerContext,
@@ -96,27 +121,44 @@ def scan(
     scan_output_directions: list[int] | None = None,
 ) -> tuple[Operand | None, ...]:
     first = len(operands) - num_scan_inputs
-    state: tuple[Operand, ...] = operands[:first]
     inputs = operands[first:]
     axes = [a % x.rank for a, x in zip(scan_input_axes or [0] * len(inputs), inputs, strict=True)]
-    backward = scan_input_directions or [0] * len(inputs)
     length = inputs[0].shape[axes[0]]
     if not isinstance(length, int) or not 1 <= length <= UNROLL_LIMIT:
         raise Unsupported(f"its length {length} is not a number from 1 to {UNROLL_LIMIT}")
-    scans: list[list[Operand]] = [[] for _ in body.outputs[first:]]
-    for i in range(length):
-        rows = []
-        for x, axis, back in zip(inputs, axes, backward, strict=True):
-            starts = [(length - 1 - i if back else i) if a == axis else 0 for a in range(x.rank)]
-            row = b.slice(x, starts, [1 if a == axis else e for a, e in enumerate(x.shape)])
-            rows.append(b.reshape(row, [e for a, e in enumerate(x.shape) if a != axis]))
-        results = b.inline(body, (*state, *rows))
-        state = results[:first]
-        for made, result in zip(scans, results[first:], strict=True):
-            made.append(result)
+    state, scans = _steps(b, body, operands[:first], inputs, axes, scan_input_directions or [0] * len(inputs), length)
     out_axes = scan_output_axes or [0] * len(scans)
     out_back = scan_output_directions or [0] * len(scans)
     stacked = [
         _stacked(b, made[::-1] if back else made, axis) for made, axis, back in zip(scans, out_axes, out_back, strict=True)
     ]
     return (*state, *stacked)
+
+
+@lowers("Scan", [8], note="unrolled: a known batch times a known length, at most 64; no sequence_lens")
+def scan_8(
+    b: LowerContext,
+    sequence_lens: Value | None,
+    *operands: Value,
+    body: Graph,
+    directions: list[int] | None = None,
+    num_scan_inputs: int,
+) -> tuple[Operand | None, ...]:
+    """Scan-8: axis 0 of every operand is the batch, axis 1 of a scanned one the steps; each sequence has its own state."""
+    if sequence_lens is not None:
+        raise Unsupported("sequence_lens is not supported")
+    first = len(operands) - num_scan_inputs
+    inputs = operands[first:]
+    batch, length = inputs[0].shape[:2]
+    if not isinstance(batch, int) or not isinstance(length, int) or not 1 <= batch * length <= UNROLL_LIMIT:
+        raise Unsupported(f"its batch {batch} times its length {length} is not a number from 1 to {UNROLL_LIMIT}")
+    results: list[list[Operand]] = [[] for _ in body.outputs]
+    for i in range(batch):
+        own = [b.slice(x, [i] + [0] * (x.rank - 1), (1, *x.shape[1:])) for x in operands]
+        own = [b.reshape(x, x.shape[1:]) for x in own]
+        state, scans = _steps(
+            b, body, tuple(own[:first]), own[first:], [0] * num_scan_inputs, directions or [0] * num_scan_inputs, length
+        )
+        for made, value in zip(results, (*state, *(_stacked(b, s) for s in scans)), strict=True):
+            made.append(value)
+    return tuple(_stacked(b, made) for made in results)

@@ -245,11 +245,13 @@ def dropout_7(b: LowerContext, x: Value, *, ratio: float = 0.5) -> tuple[Value, 
     return x, b.full(x.shape, True, DType.BOOL) if b.wants(1) and b.version >= 10 else None
 
 
-@lowers("Dropout", [12, 13, 22], {"x": FLOATS}, note="inference only")
+@lowers("Dropout", [12, 13, 22], {"x": FLOATS}, note="inference, or training with a constant ratio of 0")
 def dropout_12(
     b: LowerContext, x: Value, ratio: Operand | None, training_mode: Host | None, *, seed: int = 0
 ) -> tuple[Value, Value | None]:
-    if training_mode is not None and any(v is not False for v in training_mode.items()):
+    kept = isinstance(ratio, Value) and ratio.data is not None and not ratio.data.any()
+    kept = kept or (isinstance(ratio, Host) and all(isinstance(v, float) and v == 0 for v in ratio.items()))
+    if not kept and training_mode is not None and any(v is not False for v in training_mode.items()):
         raise Unsupported("training mode is not supported")
     return x, b.full(x.shape, True, DType.BOOL) if b.wants(1) else None
 

@@ -144,7 +144,21 @@ def expand(b: LowerContext, x: Value, shape: Host) -> Value:
 @lowers("Tile", [6, 13], _ANY)
 def tile(b: LowerContext, x: Value, repeats: Host) -> Value:
     """Each axis becomes (repeats, extent), broadcast, and joined again."""
-    times = repeats.ints()
+    return _tiled(b, x, repeats.ints())
+
+
+@lowers("Tile", [1], _ANY)
+def tile_1(b: LowerContext, x: Value, tiles: Host, axis: Host) -> Value:
+    """Tile-1: one axis, and how often it is repeated, both of the input's element type."""
+    (place,) = axis.ints()
+    if isinstance(place, Dim) or not -x.rank <= place < x.rank:
+        raise Unsupported(f"axis {place} of a tensor of rank {x.rank}")
+    times: list[Extent] = [1] * x.rank
+    (times[place],) = tiles.ints()
+    return _tiled(b, x, times)
+
+
+def _tiled(b: LowerContext, x: Value, times: Sequence[Extent]) -> Value:
     if len(times) != x.rank:
         raise ShapeMismatch(f"{len(times)} repeats for an input of rank {x.rank}")
     split: list[Extent] = []

@@ -98,7 +98,7 @@ def batch_norm_7(
     return _batch_norm(b, x, scale, bias, mean, var, epsilon)
 
 
-@lowers("BatchNormalization", versions=[14, 15], dtypes={"x": FLOATS}, note="inference form")
+@lowers("BatchNormalization", versions=[14, 15], dtypes={"x": FLOATS})
 def batch_norm(
     b: LowerContext,
     x: Value,
@@ -110,10 +110,22 @@ def batch_norm(
     epsilon: float = 1e-5,
     momentum: float = 0.9,
     training_mode: int = 0,
-) -> Value:
-    """BatchNormalization."""
-    _inference_only(b, bool(training_mode))
-    return _batch_norm(b, x, scale, bias, mean, var, epsilon)
+) -> tuple[Value, Value | None, Value | None]:
+    """BatchNormalization. Training mode uses the batch's mean and (population) variance, which the running ones follow."""
+    if not training_mode:
+        return _batch_norm(b, x, scale, bias, mean, var, epsilon), None, None
+    if x.rank < 2:
+        raise Unsupported(f"an input of rank {x.rank} has no channels")
+    y = composites.wide(b, x)
+    centred, batch_mean, variance = composites.moments(b, y, [a for a in range(x.rank) if a != 1])
+    y = b.map("mul", centred, composites.inverse_deviation(b, variance, epsilon))
+    y = _scale_shift(b, y, _per_channel(b, scale, x.rank), _per_channel(b, bias, x.rank))
+
+    def running(old: Value, new: Value) -> Value:
+        kept = composites.affine(b, b.cast(old, new.dtype), momentum, 0.0)
+        return b.cast(b.map("add", kept, composites.affine(b, b.reshape(new, old.shape), 1 - momentum, 0.0)), old.dtype)
+
+    return b.cast(y, x.dtype), running(mean, batch_mean), running(var, variance)
 
 
 @lowers("InstanceNormalization", versions=[1, 6, 22], dtypes={"x": FLOATS})

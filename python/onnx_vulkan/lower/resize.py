@@ -354,6 +354,14 @@ def _early(b: LowerContext, x: Value, scales: Sequence[Any], mode: str) -> Value
     return _resize(b, x, plan, _Options("linear" if mode == "bilinear" else mode, "asymmetric", nearest))
 
 
+@lowers("Upsample", versions=[1], dtypes={"x": NUMERIC})
+def upsample_1(b: LowerContext, x: Value, *, height_scale: float, mode: str = "nearest", width_scale: float) -> Value:
+    """Upsample-1: the scales of the two last axes of ``[N, C, H, W]``."""
+    if x.rank != 4:
+        raise Unsupported(f"an input of rank {x.rank}: version 1 has images only")
+    return _early(b, x, [1.0, 1.0, height_scale, width_scale], "linear" if mode == "bilinear" else mode)
+
+
 @lowers("Upsample", versions=[7], dtypes={"x": NUMERIC})
 def upsample_7(b: LowerContext, x: Value, *, mode: str = "nearest", scales: list[float]) -> Value:
     """Upsample-7."""

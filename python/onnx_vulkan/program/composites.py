@@ -65,6 +65,7 @@ __all__ = [
     "clamp",
     "gelu",
     "hard_sigmoid",
+    "inverse_deviation",
     "layer_norm",
     "leaky_relu",
     "log_softmax",
