@@ -226,12 +226,13 @@ def qgemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Value:
-    """QGemm of ONNX Runtime: exact int32 sums with the int32 C, scaled once; float32 when no output scale is given."""
-    if alpha != 1.0:
-        raise Unsupported(f"alpha {alpha} is not supported")
+    """QGemm of ONNX Runtime: exact int32 sums with the int32 C, scaled once; float32 when no output scale is given.
+
+    C's own scale is ``alpha * x_scale * y_scale``.
+    """
     x, y = centred(b, x, x_zero_point), centred(b, y, _column_zero_point(b, y_zero_point, transB))
     acc = gemm(b, x, y, c, 1.0, 1.0, transA, transB)
-    scale = b.map("mul", scalar_or(b, x_scale, x_scale.shape), scalar_or(b, y_scale, y_scale.shape))
+    scale = _scaled(b, b.map("mul", scalar_or(b, x_scale, x_scale.shape), scalar_or(b, y_scale, y_scale.shape)), alpha)
     if z_scale is None:
         return b.map("mul", b.cast(acc, DType.F32), scale)
     if z_zero_point is None:

@@ -1,11 +1,9 @@
-"""Quantization: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear, QLinearConv and ONNX Runtime's QLinear operators.
+"""Quantization: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear, QLinearConv. ONNX Runtime's own: ``qlinear``.
 
 Integer sums are exact; the float steps are float32 whatever the scale's type is, as in ONNX Runtime; ties go to even.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from onnx_vulkan.dims import Extent, at_least, is_one, require_same
 from onnx_vulkan.dtypes import DType
@@ -22,16 +20,15 @@ from onnx_vulkan.lower.conv import (
 )
 from onnx_vulkan.lower.linear import requantize, scalar_or
 from onnx_vulkan.lower.norm import axis_of
-from onnx_vulkan.lower.pool import average
 from onnx_vulkan.lower.registry import LowerContext, lowers
-from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["dequantize", "quantize"]
+__all__ = ["dequantize", "dynamic_range", "quantize"]
 
 _SCALES = (DType.F32, DType.F16, DType.BF16)
 _SHORTS = (*BYTES, DType.I16, DType.U16)
+_CONV_TYPES = {"x": BYTES, "w": BYTES, "y_zero_point": BYTES}
 
 
 def _along(b: Builder, v: Value, x: Value, axis: int, block_size: int) -> Value:
@@ -138,18 +135,24 @@ def dequantize_linear(
 
 @lowers("DynamicQuantizeLinear", versions=[11], dtypes={"x": (DType.F32,)})
 def dynamic_quantize_linear(b: LowerContext, x: Value) -> tuple[Value, Value, Value]:
-    """DynamicQuantizeLinear: the range includes 0; an all-zero tensor gets scale 1, as in ONNX Runtime."""
+    """DynamicQuantizeLinear: all of x shares one scale and zero point."""
+    scale, zero_point = dynamic_range(b, x)
+    return quantize(b, x, scale, zero_point, DType.U8), scale, zero_point
+
+
+def dynamic_range(b: Builder, x: Value) -> tuple[Value, Value]:
+    """The scale and uint8 zero point of a float32 tensor: the range includes 0; without any extent the scale is 1."""
     zero, span = b.scalar(0, DType.F32), b.scalar(255, DType.F32)
     axes = range(x.rank)
     low, high = b.map("min", b.reduce("min", x, axes), zero), b.map("max", b.reduce("max", x, axes), zero)
     flat = b.map("eq", low, high)
     scale = b.map("select", flat, b.scalar(1, DType.F32), b.map("div", b.map("sub", high, low), span))
     offset = b.map("round", b.map("neg", b.map("div", low, scale)))
-    zero_point = b.cast(b.map("min", b.map("max", offset, zero), span), DType.U8)
-    return quantize(b, x, scale, zero_point, DType.U8), scale, zero_point
+    return scale, b.cast(b.map("min", b.map("max", offset, zero), span), DType.U8)
 
 
-@lowers("QLinearConv", versions=[10], dtypes={"x": BYTES, "w": BYTES, "y_zero_point": BYTES}, note="1 to 3 spatial axes")
+@lowers("QLinearConv", versions=[1], dtypes=_CONV_TYPES, domain="com.microsoft", note="1 to 3 spatial axes")
+@lowers("QLinearConv", versions=[10], dtypes=_CONV_TYPES, note="1 to 3 spatial axes")
 def qlinear_conv(
     b: LowerContext,
     x: Value,
@@ -163,14 +166,22 @@ def qlinear_conv(
     bias: Value | None = None,
     *,
     auto_pad: str = "NOTSET",
+    channels_last: int = 0,
     dilations: list[int] | None = None,
     group: int = 1,
     kernel_shape: list[int] | None = None,
     pads: list[int] | None = None,
     strides: list[int] | None = None,
 ) -> Value:
-    """QLinearConv: exact int32 sums with the int32 bias, then ``round(acc * (x_scale * w_scale / y_scale)) + y_zero_point``."""
+    """QLinearConv: exact int32 sums with the int32 bias, then ``round(acc * (x_scale * w_scale / y_scale)) + y_zero_point``.
+
+    With ``channels_last`` (ONNX Runtime's) x and y are ``[N, *spatial, C]``; the weights keep ONNX's order.
+    """
+    if b.node.domain == "" and channels_last:
+        raise Unsupported("attribute channels_last is not one of ONNX's QLinearConv")
     check_ranks(x, w)
+    if channels_last:
+        x = channels_first(b, x)
     window = plan_window(
         x.shape[2:], kernel_extents(w, kernel_shape), auto_pad=auto_pad, dilations=dilations, pads=pads, strides=strides
     )
@@ -179,135 +190,4 @@ def qlinear_conv(
         acc = b.map("add", acc, bias)
     sx, sw, sy = (scalar_or(b, s, s.shape) for s in (x_scale, w_scale, y_scale))
     y = requantize(b, acc, b.map("div", b.map("mul", sx, sw), sy), scalar_or(b, y_zero_point, y_zero_point.shape))
-    return channels_first(b, y)
-
-
-# ------------------------------------------------------------------------------- QLinear operators of ONNX Runtime
-
-
-def _scalar(b: Builder, v: Value | None) -> Value | None:
-    if v is None or v.rank == 0:
-        return v
-    require_same(v.shape[0], 1, "only one scale and zero point a tensor are supported")
-    return b.reshape(v, ())
-
-
-def _float(b: Builder, x: Value, scale: Value, zero_point: Value | None) -> Value:
-    s = _scalar(b, scale)
-    assert s is not None
-    return dequantize(b, x, s, _scalar(b, zero_point))
-
-
-def _back(b: Builder, y: Value, scale: Value, zero_point: Value | None, dtype: DType) -> Value:
-    s = _scalar(b, scale)
-    assert s is not None
-    return quantize(b, y, s, _scalar(b, zero_point), dtype)
-
-
-def _register_binary(op_type: str, fn: str) -> None:
-    @lowers(op_type, versions=[1], dtypes={"x": BYTES, "y": BYTES}, domain="com.microsoft", note="one scale a tensor")
-    def binary(
-        b: LowerContext,
-        x: Value,
-        x_scale: Value,
-        x_zero_point: Value | None,
-        y: Value,
-        y_scale: Value,
-        y_zero_point: Value | None,
-        z_scale: Value,
-        z_zero_point: Value | None = None,
-    ) -> Value:
-        result = b.map(fn, _float(b, x, x_scale, x_zero_point), _float(b, y, y_scale, y_zero_point))
-        return _back(b, result, z_scale, z_zero_point, x.dtype)
-
-
-_register_binary("QLinearAdd", "add")
-_register_binary("QLinearMul", "mul")
-
-
-def _register_unary(op_type: str, fn: Callable[[Builder, Value], Value]) -> None:
-    @lowers(op_type, versions=[1], dtypes={"x": BYTES}, domain="com.microsoft", note="one scale a tensor")
-    def unary(
-        b: LowerContext,
-        x: Value,
-        x_scale: Value,
-        x_zero_point: Value | None,
-        y_scale: Value,
-        y_zero_point: Value | None = None,
-    ) -> Value:
-        return _back(b, fn(b, _float(b, x, x_scale, x_zero_point)), y_scale, y_zero_point, x.dtype)
-
-
-_register_unary("QLinearSigmoid", composites.sigmoid)
-
-
-@lowers("QLinearLeakyRelu", versions=[1], dtypes={"x": BYTES}, domain="com.microsoft", note="one scale a tensor")
-def qlinear_leaky_relu(
-    b: LowerContext,
-    x: Value,
-    x_scale: Value,
-    x_zero_point: Value | None,
-    y_scale: Value,
-    y_zero_point: Value | None = None,
-    *,
-    alpha: float = 0.01,
-) -> Value:
-    """QLinearLeakyRelu of ONNX Runtime."""
-    y = composites.leaky_relu(b, _float(b, x, x_scale, x_zero_point), alpha)
-    return _back(b, y, y_scale, y_zero_point, x.dtype)
-
-
-@lowers("QLinearGlobalAveragePool", versions=[1], dtypes={"x": BYTES}, domain="com.microsoft", note="one scale a tensor")
-def qlinear_global_average_pool(
-    b: LowerContext,
-    x: Value,
-    x_scale: Value,
-    x_zero_point: Value,
-    y_scale: Value,
-    y_zero_point: Value,
-    *,
-    channels_last: int = 0,
-) -> Value:
-    """QLinearGlobalAveragePool of ONNX Runtime: the int32 sum of a plane, scaled once."""
-    axes = range(1, x.rank - 1) if channels_last else range(2, x.rank)
-    total = b.reduce("sum", centred(b, x, _scalar(b, x_zero_point)), axes, keepdims=True)
-    sx, sy, zero_point = _scalar(b, x_scale), _scalar(b, y_scale), _scalar(b, y_zero_point)
-    assert sx is not None and sy is not None and zero_point is not None
-    multiplier = b.map("div", sx, b.map("mul", sy, b.count(x, axes, DType.F32)))
-    return requantize(b, total, multiplier, zero_point)
-
-
-@lowers("QLinearAveragePool", versions=[1], dtypes={"x": BYTES}, domain="com.microsoft", note="one scale a tensor")
-def qlinear_average_pool(
-    b: LowerContext,
-    x: Value,
-    x_scale: Value,
-    x_zero_point: Value | None,
-    y_scale: Value,
-    y_zero_point: Value | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    channels_last: int = 0,
-    count_include_pad: int = 0,
-    kernel_shape: list[int],
-    pads: list[int] | None = None,
-    strides: list[int] | None = None,
-) -> Value:
-    """QLinearAveragePool of ONNX Runtime."""
-    if channels_last:
-        raise Unsupported("channels_last is not supported")
-    window = plan_window(
-        x.shape[2:], kernel_shape, auto_pad=auto_pad, dilations=None, pads=pads, strides=strides, ceil_mode=ceil_mode
-    )
-    y = average(b, _float(b, x, x_scale, x_zero_point), window, bool(count_include_pad))
-    return _back(b, y, y_scale, y_zero_point, x.dtype)
-
-
-@lowers("QLinearConcat", versions=[1], domain="com.microsoft", note="one scale a tensor")
-def qlinear_concat(b: LowerContext, y_scale: Value, y_zero_point: Value, *xs: Value, axis: int) -> Value:
-    """QLinearConcat of ONNX Runtime: inputs in threes (tensor, scale, zero point), each brought to the output's scale."""
-    if len(xs) % 3:
-        raise Unsupported("its inputs do not come in threes")
-    parts = [_back(b, _float(b, *xs[i : i + 3]), y_scale, y_zero_point, y_zero_point.dtype) for i in range(0, len(xs), 3)]
-    return b.concat(parts, axis_of(axis, parts[0].rank))
+    return y if channels_last else channels_first(b, y)
