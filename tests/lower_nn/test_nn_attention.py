@@ -12,35 +12,6 @@ B, S, T, N, D = 2, 3, 5, 4, 8
 MS = {"domain": "com.microsoft"}
 
 
-def operands() -> dict[str, Array | None]:
-    return {"q": normal(B, S, N * D), "k": normal(B, T, N * D), "v": normal(B, T, N * D)}
-
-
-FORMS: dict[str, tuple[dict[str, Array | None], dict[str, Any], int]] = {
-    "plain": (operands(), {}, 1),
-    "bias and scale": ({**operands(), "b": normal(3 * N * D)}, {"scale": 0.3}, 1),
-    "lengths": ({**operands(), "b": None, "m": np.array([3, 5], np.int32)}, {}, 1),
-    "mask and attention bias": (
-        {**operands(), "b": normal(3 * N * D), "m": RNG.integers(0, 2, (B, T)).astype(np.int32), "ab": normal(B, N, S, T)},
-        {},
-        1,
-    ),
-    "unidirectional": ({**operands(), "q": normal(B, T, N * D)}, {"unidirectional": 1}, 1),
-    "past": (
-        {"q": normal(B, 1, N * D), "k": normal(B, 1, N * D), "v": normal(B, 1, N * D), "b": None, "m": None, "ab": None,
-         "pk": normal(B, N, 4, D), "pv": normal(B, N, 4, D)},
-        {},
-        3,
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_multi_head_attention(form: str) -> None:
-    given, attributes, outputs = FORMS[form]
-    check("MultiHeadAttention", 17, given, {"num_heads": N, **attributes}, outputs=outputs, **MS)
-
-
 @pytest.mark.parametrize("interleaved", [0, 1])
 def test_rotary_embedding_of_onnx_runtime(interleaved: int) -> None:
     cos, sin = normal(10, D // 2), normal(10, D // 2)

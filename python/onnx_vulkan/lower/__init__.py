@@ -16,6 +16,7 @@ from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its op
     integer,
     linear,
     movement,
+    multi_head,
     norm,
     patches,
     pool,

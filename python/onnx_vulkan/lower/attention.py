@@ -1,4 +1,4 @@
-"""Attention and rotary embeddings, in primitives: Attention-23 to -25, RotaryEmbedding, ONNX Runtime's MultiHeadAttention.
+"""Attention and rotary embeddings, in primitives: Attention-23 to -25, RotaryEmbedding.
 
 Scores are float32 whatever the operands are. Query heads that share a key head are folded into the rows of one product, so
 keys and values are never repeated.
@@ -362,72 +362,3 @@ def rotary_embedding_ms(
         b, x, cos_cache, sin_cache, position_ids,
         heads=num_heads, width=rotary_embedding_dim, interleaved=bool(interleaved),
     )  # fmt: skip
-
-
-# -------------------------------------------------------------------------------------------------------- multi-head
-
-
-@lowers(
-    "MultiHeadAttention",
-    versions=[1],
-    dtypes={"query": GPU_FLOATS, "key": GPU_FLOATS, "value": GPU_FLOATS, "key_padding_mask": (DType.I32,)},
-    domain="com.microsoft",
-    note="separate query, key and value",
-)
-def multi_head_attention(
-    b: LowerContext,
-    query: Value,
-    key: Value | None = None,
-    value: Value | None = None,
-    bias: Value | None = None,
-    key_padding_mask: Value | None = None,
-    attention_bias: Value | None = None,
-    past_key: Value | None = None,
-    past_value: Value | None = None,
-    *,
-    mask_filter_value: float = -10000.0,
-    num_heads: int,
-    scale: float = 0.0,
-    unidirectional: int = 0,
-) -> tuple[Value | None, ...]:
-    """MultiHeadAttention of ONNX Runtime with ``[B, S, hidden]`` operands (or ``[B, H, T, D]`` keys and values)."""
-    if query.rank != 3 or key is None or value is None:
-        raise Unsupported("packed query, key and value are not supported")
-    hidden, v_hidden = query.shape[2], value.shape[-1] if value.rank == 3 else value.shape[1] * value.shape[3]
-
-    def biased(x: Value, start: Extent, size: Extent) -> Value:
-        return x if bias is None else b.map("add", x, b.slice(bias, (start,), (size,)))
-
-    q = split_heads(b, biased(query, 0, hidden), num_heads)
-    k = split_heads(b, biased(key, hidden, hidden), num_heads) if key.rank == 3 else key
-    v = split_heads(b, biased(value, 2 * hidden, v_hidden), num_heads) if value.rank == 3 else value
-    offset: Extent = 0
-    if past_key is not None and past_value is not None:
-        offset = past_key.shape[2]
-        k, v = b.concat([past_key, k], 2), b.concat([past_value, v], 2)
-    steps, total = q.shape[2], k.shape[2]
-    width = q.shape[3]
-    if not isinstance(width, int):
-        raise Unsupported("the head size is not known before the run")
-    added: list[Value] = [attention_bias] if attention_bias is not None else []
-    if key_padding_mask is not None:
-        added.append(_padding_bias(b, key_padding_mask, total, mask_filter_value))
-    allowed = []
-    if unidirectional:
-        rows, columns = positions(b, steps, total, offset)
-        allowed.append(b.map("le", columns, rows))
-    masks = Masks(tuple(allowed), tuple(added))
-    stages = scaled_attention(b, q, k, v, scale=scale or 1 / math.sqrt(width), masks=masks)
-    return merge_heads(b, stages.y), k, v, None
-
-
-def _padding_bias(b: Builder, mask: Value, total: Extent, filler: float) -> Value:
-    """key_padding_mask (``[B]`` valid lengths, or ``[B, T]`` with 1 for a valid key) as a float bias."""
-    if mask.rank == 1:
-        lengths = b.reshape(b.cast(mask, DType.I64), (mask.shape[0], 1, 1, 1))
-        valid = b.map("lt", b.iota((1, 1, 1, total), 3, DType.I64), lengths)
-    elif mask.rank == 2:
-        valid = b.reshape(b.cast(mask, DType.BOOL), (mask.shape[0], 1, 1, mask.shape[1]))
-    else:
-        raise Unsupported(f"a key_padding_mask of rank {mask.rank} is not supported")
-    return b.map("select", valid, b.scalar(0, DType.F32), b.scalar(filler, DType.F32))

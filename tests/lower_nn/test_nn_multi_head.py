@@ -1,0 +1,185 @@
+"""Attention and MultiHeadAttention of ONNX Runtime in all their forms, against its CPU EP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from one_node import RNG, Array, check, model_of, normal, on_cpu
+from onnx_vulkan.errors import ShapeMismatch
+from run_case import assert_close, graph_of, refusals, run
+
+B, S, L, N, D = 2, 3, 5, 4, 8
+FORM: dict[str, Any] = {"domain": "com.microsoft", "dynamic": True, "fixed_last": True}
+LOWEST = float(np.finfo(np.float32).min)
+
+
+def i32(*numbers: Any) -> Array:
+    return np.array(numbers, np.int32)
+
+
+def bits(*shape: int) -> Array:
+    return RNG.integers(0, 2, shape).astype(np.int32)
+
+
+def operands(
+    steps: int = S,
+    keys: int = L,
+    past: int | None = None,
+    *,
+    value: int = D,
+    bias: bool = False,
+    mask: Array | None = None,
+    added: Sequence[int] | None = None,
+    cached: bool = False,
+) -> dict[str, Array | None]:
+    """Inputs of MultiHeadAttention; *cached* keys and values come as ``[B, N, L, D]``."""
+    return {
+        "q": normal(B, steps, N * D),
+        "k": normal(B, N, keys, D) if cached else normal(B, keys, N * D),
+        "v": normal(B, N, keys, value) if cached else normal(B, keys, N * value),
+        "b": normal(2 * N * D + N * value) if bias else None,
+        "m": mask,
+        "ab": normal(*added) if added else None,
+        "pk": None if past is None else normal(B, N, past, D),
+        "pv": None if past is None else normal(B, N, past, D),
+    }
+
+
+UNI = {"unidirectional": 1}
+FORMS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+    "plain": ({}, {}, 1),
+    "bias, scale, other value size": ({"value": 6, "bias": True}, {"scale": 0.3}, 1),
+    "lengths": ({"mask": i32(3, 5)}, {}, 1),
+    "lengths, own filter": ({"mask": i32(0, 5)}, {"mask_filter_value": -3.0}, 1),
+    "lengths and offsets": ({"mask": i32(3, 5, 0, 3, 8, 0, 5, 10)}, {}, 1),
+    "mask of numbers": ({"mask": i32([1, 1, 0, 1, 0], [0, 0, 1, 2, -1])}, {}, 1),
+    "mask a query": ({"mask": bits(B, S, L)}, {}, 1),
+    "added": ({"added": (B, N, S, L)}, {}, 1),
+    "added a head": ({"added": (1, N, S, L), "mask": i32(3, 5)}, {}, 1),
+    "added a sequence": ({"added": (B, 1, S, L)}, {}, 1),
+    "unidirectional": ({"steps": L, "mask": i32([0, 0, 1, 1, 1], [1] * 5)}, UNI, 1),
+    "unidirectional, lowest filter": (
+        {"steps": L, "mask": i32([0, 0, 1, 1, 1], [1] * 5)},
+        {**UNI, "mask_filter_value": LOWEST},
+        1,
+    ),
+    "unidirectional, more keys": ({}, UNI, 1),
+    "unidirectional, more queries": ({"steps": 7}, UNI, 1),
+    "unidirectional, one query": ({"steps": 1}, UNI, 1),
+    "present": ({}, {}, 3),
+    "past": ({"keys": S, "past": 4, "bias": True}, UNI, 3),
+    "past of nothing": ({"keys": S, "past": 0}, UNI, 3),
+    "past and a mask": ({"keys": S, "past": 4, "mask": bits(B, 7)}, UNI, 3),
+    "one step": ({"steps": 1, "keys": 1, "past": 4, "added": (1, 1, 1, 5)}, UNI, 3),
+    "cached": ({"cached": True}, {}, 3),
+    "cached, bias of the query": ({"cached": True, "bias": True, "mask": i32(3, 5)}, {}, 1),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_multi_head_attention(form: str) -> None:
+    given, attributes, outputs = FORMS[form]
+    check("MultiHeadAttention", 17, operands(**given), {"num_heads": N, **attributes}, outputs=outputs, **FORM)
+
+
+@pytest.mark.parametrize("past", [None, 4])
+def test_scores_as_an_output(past: int | None) -> None:
+    inputs = operands(S, S, past, added=(1, 1, S, S + (past or 0)))
+    model = model_of("MultiHeadAttention", 17, inputs, {"num_heads": N, **UNI}, outputs=4, domain="com.microsoft")
+    for output in model.graph.output:
+        output.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    feeds = {k: v for k, v in inputs.items() if v is not None}
+    for got, want in zip(run(graph_of(model), feeds), on_cpu(model, feeds), strict=True):
+        assert_close(got, want, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("packed", ["query, key and value", "key and value"])
+def test_packed_operands(packed: str) -> None:
+    """Forms that the CPU EP lacks are those of separate operands."""
+    given = operands(S, S, bias=True)
+    q, k, v = (np.asarray(given[n]).reshape(B, S, N, D) for n in "qkv")
+    separate = {**given, "b": None} if packed == "key and value" else given
+    names: dict[str, Array | None] = {**separate, "v": None}
+    if packed == "key and value":
+        names["k"] = np.stack([k, v], 3)
+    else:
+        names.update(q=np.stack([q, k, v], 3), k=None)
+    graph = graph_of(model_of("MultiHeadAttention", 17, names, {"num_heads": N, **UNI}, domain="com.microsoft"))
+    assert not refusals(graph)
+    (got,) = run(graph, {n: x for n, x in names.items() if x is not None})
+    cpu = model_of("MultiHeadAttention", 17, separate, {"num_heads": N, **UNI}, domain="com.microsoft")
+    (want,) = on_cpu(cpu, {n: x for n, x in separate.items() if x is not None})
+    assert_close(got, want, 1e-4, 1e-5)
+
+
+def test_a_mask_of_another_length_is_an_error() -> None:
+    given = operands(S, S, 4, mask=bits(B, S))
+    model = model_of("MultiHeadAttention", 17, given, {"num_heads": N}, outputs=3, **FORM)
+    with pytest.raises(ShapeMismatch, match="not as long as the keys"):
+        run(graph_of(model), {k: v for k, v in given.items() if v is not None})
+
+
+# ----------------------------------------------------------------------------------------------------------- Attention
+
+
+def projected(
+    steps: int = S,
+    past: int | None = None,
+    *,
+    sizes: Sequence[int] = (N * D,) * 3,
+    bias: bool = True,
+    mask: Array | None = None,
+    added: Sequence[int] | None = None,
+) -> dict[str, Array | None]:
+    """Inputs of Attention."""
+    return {
+        "x": normal(B, steps, 10),
+        "w": normal(10, sum(sizes)) * np.float32(0.3),
+        "b": normal(sum(sizes)) if bias else None,
+        "m": mask,
+        "p": None if past is None else normal(2, B, N, past, D),
+        "ab": normal(*added) if added else None,
+    }
+
+
+ATTENTION: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+    "plain": ({"bias": False}, {}, 1),
+    "scale": ({}, {"scale": 0.2}, 1),
+    "other value size": ({"sizes": (16, 16, 32)}, {"qkv_hidden_sizes": [16, 16, 32]}, 1),
+    "lengths": ({"mask": i32(2, 3)}, {}, 1),
+    "ends and starts": ({"mask": i32(9, 3, 1, 2)}, UNI, 1),
+    "lengths and offsets": ({"mask": i32(2, 3, 0, 2, 5, 0, 2, 5)}, {}, 1),
+    "mask": ({"mask": i32([0, 0, 1], [0, 1, 1])}, {**UNI, "mask_filter_value": LOWEST}, 1),
+    "mask of one column is none": ({"mask": i32([0], [0])}, {}, 1),
+    "mask a query": ({"mask": bits(B, S, S)}, {}, 1),
+    "present": ({}, {}, 2),
+    "past": ({"past": 4, "mask": bits(B, 7)}, UNI, 2),
+    "past of nothing": ({"past": 0}, UNI, 2),
+    "past, lengths": ({"past": 4, "mask": i32(5, 7)}, {}, 2),
+    "past, mask a query": ({"past": 4, "mask": bits(B, S, 7)}, {}, 2),
+    "one step": ({"steps": 1, "past": 4, "mask": bits(B, 5)}, UNI, 2),
+    "added": ({"added": (1, 1, S, S), "mask": bits(B, S)}, UNI, 1),
+}
+
+
+@pytest.mark.parametrize("form", ATTENTION)
+def test_attention(form: str) -> None:
+    given, attributes, outputs = ATTENTION[form]
+    inputs = projected(**given)
+    check("Attention", 17, inputs, {"num_heads": N, **attributes}, outputs=outputs, constants=("w", "b"), **FORM)
+
+
+@pytest.mark.parametrize("op", ["Attention", "MultiHeadAttention"])
+def test_what_needs_a_shared_buffer_is_refused(op: str) -> None:
+    extra = {"length": i32(2)}
+    if op == "Attention":
+        given = {**projected(past=4), **extra}
+        attributes = {"past_present_share_buffer": 1}
+    else:
+        given, attributes = {**operands(S, S, 4), **extra}, {}
+    (refusal,) = refusals(graph_of(model_of(op, 17, given, {"num_heads": N, **attributes}, outputs=2, **FORM)))
+    assert "past_present_share_buffer" in refusal.reason or "past_sequence_length" in refusal.reason
