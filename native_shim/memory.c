@@ -141,8 +141,9 @@ static int chunk_create(ov_device *d, uint64_t size, uint64_t wish, uint32_t kin
     uint64_t most = d->desc.max_allocation < d->desc.max_buffer ? d->desc.max_allocation : d->desc.max_buffer;
     if (size > most)
         return ov_fail(err, OV_OUT_OF_MEMORY,
-                       "%.1f MiB of %s memory were asked for in one piece, but the device gives at most %.1f MiB at once.",
-                       mib(size), KIND_NAMES[kind], mib(most));
+                       "%.1f MiB of %s memory were asked for in one piece, but the device gives at most %.1f MiB at once (%s).",
+                       mib(size), KIND_NAMES[kind], mib(most),
+                       most < d->desc.max_allocation ? "maxBufferSize" : "maxMemoryAllocationSize");
     ov_amount asked, used, allowed;
     if (limit && (committed > limit || size > limit - committed))
         return ov_fail(err, OV_OUT_OF_MEMORY,

@@ -41,6 +41,16 @@ class Limits:
     subgroup_min: int
     subgroup_max: int
 
+    @property
+    def largest_piece(self) -> int:
+        """The most bytes that one allocation, and the buffer in it, may have."""
+        return min(self.max_allocation, self.max_buffer)
+
+    @property
+    def largest_piece_name(self) -> str:
+        """Which limit of the device that is."""
+        return "maxBufferSize" if self.max_buffer < self.max_allocation else "maxMemoryAllocationSize"
+
 
 @dataclass(frozen=True)
 class Heap:

@@ -21,7 +21,7 @@ from onnx_vulkan.engine import ahead
 from onnx_vulkan.engine.options import Options
 from onnx_vulkan.engine.promotion import Promotion
 from onnx_vulkan.engine.structure import Structure, build_structure, name_dims
-from onnx_vulkan.errors import InvalidInput, ModelError
+from onnx_vulkan.errors import InvalidInput, ModelError, OutOfDeviceMemory, Unsupported
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT, lower_graph
 from onnx_vulkan.plan.build import PlanDraft, PlanInput, PlanRequest, draft_plan
@@ -150,10 +150,19 @@ class Block:
                 chosen = runtime.at_once
                 what = f"run-time {sorted(runtime.all.items())}"
                 self.later(what, self._promote, structure, numbers, runtime.all, urgent=True)
-            draft = draft_plan(self.request(structure, numbers, chosen))
+            draft = self.draft(structure, numbers, chosen)
             if self.compile_ahead and numbers and not self.ready(draft):
                 draft = self.at_hand(structure, draft, improve=chosen is runtime.all)
             return self.finish(draft)
+
+    def draft(self, structure: Structure, numbers: Mapping[str, int], runtime: Mapping[str, int]) -> PlanDraft:
+        """The draft of a plan; one for just these sizes where the capacities of run-time dims are too much for the device."""
+        try:
+            return draft_plan(self.request(structure, numbers, runtime))
+        except (Unsupported, OutOfDeviceMemory):
+            if not runtime:
+                raise
+            return draft_plan(self.request(structure, numbers, {}))
 
     def at_hand(self, structure: Structure, best: PlanDraft, *, improve: bool) -> PlanDraft:
         """A plan of the same sizes on variants that serve all sizes up to some larger ones: pipelines that exist already
@@ -204,6 +213,9 @@ class Block:
             external=self.external,
             barrier_everywhere=self.options.barrier_everywhere,
             guard_zones=self.options.guard_zones,
+            counted=structure.counted,
+            max_allocation=self.device.info.limits.largest_piece,
+            max_allocation_name=self.device.info.limits.largest_piece_name,
         )
 
     # ------------------------------------------------------------------------------------------------ ahead of need
@@ -287,6 +299,12 @@ class Block:
         memory = self.weights.get(name)
         if memory is None:
             assert v.data is not None
+            limits = self.device.info.limits
+            if v.data.nbytes > limits.largest_piece:
+                raise OutOfDeviceMemory(
+                    f"The weight {name!r} ({v.dtype.onnx_name} {list(v.data.shape)}) has {v.data.nbytes} bytes, and the device "
+                    f"gives at most {limits.largest_piece} bytes in one piece ({limits.largest_piece_name})."
+                )
             memory = self.weights[name] = self.device.weights(np.ascontiguousarray(v.data))
         return memory.address
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from onnx_vulkan.codegen.kernel import Step
 from onnx_vulkan.codegen.loop import loop_kernel
-from onnx_vulkan.dims import Dim, Extent, Guard, Scope, symbol
+from onnx_vulkan.dims import Dim, Extent, Guard, Scope, product, symbol
 from onnx_vulkan.fuse import fuse
 from onnx_vulkan.graph import Array, Graph
 from onnx_vulkan.lower.driver import lower_graph
@@ -27,7 +27,7 @@ InputShapes = Mapping[str, tuple[Extent, ...]]
 @dataclass(frozen=True, eq=False)
 class Structure:
     """What :func:`build_structure` gives. ``shapes`` are the symbolic input shapes that it was lowered at; ``host_values``
-    the bytes of the inputs that it was built on."""
+    the bytes of the inputs that it was built on; ``counted`` what :func:`counted_extents` says."""
 
     program: Program
     steps: Sequence[Step]
@@ -37,6 +37,7 @@ class Structure:
     guards: Sequence[Guard]
     shapes: InputShapes
     host_values: Mapping[str, bytes]
+    counted: Mapping[Extent, str]
 
     def serves(self, shapes: InputShapes, numbers: Mapping[str, int], host_bytes: Mapping[str, bytes]) -> bool:
         """Whether the structure holds at these numbers."""
@@ -101,7 +102,27 @@ def build_structure(
     outputs = [PlanOutput(v, o.shape) for v, o in zip(stored, lowered.program.outputs, strict=True)]
     used = {name: host_values[name].tobytes() for name in lowered.host_inputs}
     steps = [*fused.steps, *copies]
-    return Structure(program, steps, fused.aliases, lowered.program.inputs, outputs, list(scope.guards), shapes, used)
+    inputs, guards = lowered.program.inputs, list(scope.guards)
+    return Structure(program, steps, fused.aliases, inputs, outputs, guards, shapes, used, counted_extents(program))
+
+
+def counted_extents(program: Program) -> dict[Extent, str]:
+    """The numbers that kernels count to in 32 bits for values that may never be in memory, each with a node that has it.
+
+    Axes are walked one by one; a reshape counts through the whole of its operand, a reduction through its rows and columns.
+    """
+    counted: dict[Extent, str] = {}
+    for instr in program.instrs:
+        found = [e for v in instr.outputs for e in v.shape]
+        if instr.op == "reshape":
+            found.append(product(instr.out.shape))
+        elif instr.op == "reduce":
+            x = instr.inputs[0].shape
+            found += [product(instr.out.shape), product(x[a] for a in instr.attrs["axes"])]
+        for e in found:
+            if isinstance(e, Dim) or e >= 1 << 20:
+                counted.setdefault(e, instr.source)
+    return counted
 
 
 def _own_outputs(program: Program) -> tuple[list[Value], list[Step]]:

@@ -17,7 +17,7 @@ from onnx_vulkan.codegen.kernel import Kernel, Launch, Limits, Step
 from onnx_vulkan.codegen.loop import loop_kernel
 from onnx_vulkan.dims import Dim, Extent, Guard, evaluate, product, substitute, symbols_of
 from onnx_vulkan.dtypes import DType
-from onnx_vulkan.errors import Unsupported
+from onnx_vulkan.errors import OutOfDeviceMemory, Unsupported
 from onnx_vulkan.plan import guard
 from onnx_vulkan.plan.arena import ALIGNMENT, place
 from onnx_vulkan.plan.table import (
@@ -38,8 +38,8 @@ from onnx_vulkan.program.ir import Instr, Value
 
 __all__ = ["PlanDraft", "PlanInput", "PlanOutput", "PlanRequest", "Range", "build_plan", "draft_plan"]
 
-MAX_ELEMENTS = (1 << 31) - 1
-"""Kernels index elements with 32-bit integers."""
+MAX_ELEMENTS = (1 << 31) - (1 << 27)
+"""Kernels index elements with 32-bit integers, and the last workgroups of a grid reach past the end."""
 
 IO_UNUSED, IO_HOST_KNOWN = 1, 2
 
@@ -108,6 +108,11 @@ class PlanRequest:
     """Inputs and outputs are reached through the addresses of each run (device-memory mode)."""
     barrier_everywhere: bool = False
     guard_zones: bool = False
+    counted: Mapping[Extent, str] = field(default_factory=dict)
+    """Numbers that kernels count to although no tensor in memory has so many elements, and the node of each."""
+    max_allocation: int = 1 << 62
+    """The most bytes that the device gives in one piece."""
+    max_allocation_name: str = "maxMemoryAllocationSize"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +177,11 @@ class PlanDraft:
         self.results: list[Value] = []
         self.launches: list[Launch] = []
         self.encoder = Encoder(self.symbols)
+        for e, node in request.counted.items():
+            self.check_count(self.at(e), f"{node or 'a node'} has {{}} elements or places to count")
         self.schedule()
         self.segment_sizes = self.place()
+        self.check_sizes()
         self.wanted: dict[tuple[Kernel, tuple[int, ...], bool], int] = {}
         for launch in self.launches:
             self.wanted.setdefault((launch.kernel, launch.variant.spec, self.needs_record(launch)), len(self.wanted))
@@ -186,11 +194,36 @@ class PlanDraft:
     def bytes_of(self, v: Value) -> int:
         n = self.at(product(v.shape))
         if n > MAX_ELEMENTS:
-            raise Unsupported(
-                f"a tensor of {n} elements (shape {[self.at(e) for e in v.shape]}) is larger than the {MAX_ELEMENTS} that "
-                f"kernels can index; use a smaller batch or input size"
-            )
+            self.check_count(n, f"{self.told(v)} has {{}} elements")
         return n * v.dtype.size
+
+    def told(self, v: Value) -> str:
+        """A tensor for a message."""
+        maker = next((step.label for step in self.q.steps if v in step.writes), "")
+        what = f"tensor {v.name!r}" if v.name else f"the result of {maker!r}" if maker else "a tensor"
+        return f"{what} ({v.dtype.onnx_name} {[self.at(e) for e in v.shape]})"
+
+    def check_count(self, n: int, what: str) -> None:
+        """Raises Unsupported where kernels cannot count to *n*."""
+        if n > MAX_ELEMENTS:
+            raise Unsupported(
+                f"{what.format(n)}, more than the {MAX_ELEMENTS} that kernels can index; use a smaller batch or input size"
+            )
+
+    def check_sizes(self) -> None:
+        """Raises OutOfDeviceMemory where the device does not give so much memory in one piece."""
+        most = self.q.max_allocation
+        sizes = dict(zip((Segment.ARENA, Segment.INPUT, Segment.OUTPUT), self.segment_sizes, strict=True))
+        names = {Segment.ARENA: "working memory", Segment.INPUT: "inputs", Segment.OUTPUT: "outputs"}
+        for segment, size in sizes.items():
+            if size <= most or (self.q.external and segment is not Segment.ARENA):
+                continue
+            v = max((v for v, (s, _) in self.where.items() if s == segment and v.name != "arena"), key=self.bytes_of)
+            raise OutOfDeviceMemory(
+                f"The {names[segment]} of these input sizes take {size} bytes, and the device gives at most {most} bytes in one "
+                f"piece ({self.q.max_allocation_name}). The largest of them, {self.told(v)}, has {self.bytes_of(v)} bytes. Use a "
+                f"smaller batch or input size."
+            )
 
     def expression(self, e: Extent) -> int:
         """Where the expression of an extent starts in the plan's code."""
@@ -237,7 +270,9 @@ class PlanDraft:
         last: dict[Value, int] = {}
         for n, launch in enumerate(self.launches):
             for v in map(self.base, (*launch.kernel.reads, *launch.kernel.writes)):
-                if not v.is_const:
+                if v.is_const:
+                    self.bytes_of(v)  # that it can be indexed
+                else:
                     first.setdefault(v, n)
                     last[v] = n
         input_size = 0
@@ -483,7 +518,8 @@ def _conflict(reads: Sequence[Range], writes: Sequence[Range], before_r: Sequenc
 def draft_plan(request: PlanRequest) -> PlanDraft:
     """The choices of a plan, before any pipeline is asked for.
 
-    Raises Unsupported where a tensor is too large for the kernels' indices.
+    Raises Unsupported where a tensor is too large for the kernels' indices, OutOfDeviceMemory where memory is asked for in larger
+    pieces than the device has.
     """
     return PlanDraft(request)
 
