@@ -9,6 +9,7 @@ from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its op
     elementwise,
     flex_attention,
     fused,
+    fused_linear,
     group_query,
     host,
     host_tensors,

@@ -1,4 +1,4 @@
-"""Convolutions: Conv, ConvTranspose, ConvInteger and FusedConv, on the ``window`` primitive in channels-last order.
+"""Convolutions: Conv, ConvTranspose and ConvInteger, on the ``window`` primitive in channels-last order.
 
 Also the window arithmetic (padding, output extents) that pooling shares. Quantized convolution is in ``quantize``.
 """
@@ -12,7 +12,6 @@ from onnx_vulkan.dims import Extent, at_least, current_scope, evaluate, maximum,
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.errors import ShapeMismatch, Unsupported
 from onnx_vulkan.lower.registry import LowerContext, lowers
-from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
 
@@ -181,61 +180,6 @@ def conv(
     if bias is not None:
         y = b.map("add", y, bias)
     return channels_first(b, y)
-
-
-_FUSED: dict[str, tuple[str, ...]] = {
-    "": (),
-    "Relu": (),
-    "Tanh": (),
-    "Sigmoid": (),
-    "LeakyRelu": ("alpha",),
-    "Clip": ("min", "max"),
-    "HardSigmoid": ("alpha", "beta"),
-}
-
-
-def fused_activation(b: Builder, y: Value, name: str, params: Sequence[float]) -> Value:
-    """The activation of ``com.microsoft`` FusedConv and FusedGemm."""
-    if name not in _FUSED:
-        raise Unsupported(f"activation {name!r} is not supported")
-    if len(params) < len(_FUSED[name]):
-        raise Unsupported(f"activation {name} needs {len(_FUSED[name])} activation_params")
-    if name == "Clip":
-        return composites.clamp(b, y, params[0], params[1])
-    if not name:
-        return y
-    alpha, beta = [*params, 0.0, 0.0][:2]
-    return composites.activation(b, name.lower(), y, alpha, beta)
-
-
-@lowers("FusedConv", versions=[1], dtypes={"x": FLOATS, "w": FLOATS}, domain="com.microsoft", note="1 to 3 spatial axes")
-def fused_conv(
-    b: LowerContext,
-    x: Value,
-    w: Value,
-    bias: Value | None = None,
-    z: Value | None = None,
-    *,
-    activation: str = "",
-    activation_params: list[float] | None = None,
-    auto_pad: str = "NOTSET",
-    dilations: list[int] | None = None,
-    group: int = 1,
-    kernel_shape: list[int] | None = None,
-    pads: list[int] | None = None,
-    strides: list[int] | None = None,
-) -> Value:
-    """FusedConv of ONNX Runtime: ``activation(conv(x, w) + bias + z)``."""
-    check_ranks(x, w)
-    window = plan_window(
-        x.shape[2:], kernel_extents(w, kernel_shape), auto_pad=auto_pad, dilations=dilations, pads=pads, strides=strides
-    )
-    y = convolve(b, x, w, window, group)
-    if bias is not None:
-        y = b.map("add", y, bias)
-    if z is not None:
-        y = b.map("add", y, channels_last(b, z))
-    return channels_first(b, fused_activation(b, y, activation, activation_params or ()))
 
 
 @lowers("ConvInteger", versions=[10], dtypes={"x": BYTES, "w": BYTES}, note="1 to 3 spatial axes")

@@ -1,4 +1,4 @@
-"""Matrices: MatMul, Gemm, MatMulInteger, QLinearMatMul, Einsum, Det and ONNX Runtime's FusedMatMul and FusedGemm."""
+"""Matrices: MatMul, Gemm, MatMulInteger, QLinearMatMul, Einsum and Det."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from onnx_vulkan.dims import Extent, broadcast_extents, product, require_same
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.errors import Unsupported
-from onnx_vulkan.lower.conv import BYTES, centred, fused_activation
+from onnx_vulkan.lower.conv import BYTES, centred
 from onnx_vulkan.lower.registry import LowerContext, lowers
 from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["matmul", "requantize"]
+__all__ = ["gemm", "matmul", "requantize", "scaled"]
 
 _MATMUL_TYPES = FLOATS | {DType.I32, DType.U32, DType.I64, DType.U64}
 
@@ -50,7 +50,8 @@ def mat_mul(b: LowerContext, x: Value, y: Value) -> Value:
     return matmul(b, x, y)
 
 
-def _scaled(b: Builder, x: Value, factor: float) -> Value:
+def scaled(b: Builder, x: Value, factor: float) -> Value:
+    """``factor * x``."""
     return x if factor == 1.0 else b.map("mul", x, b.scalar(factor, x.dtype))
 
 
@@ -60,9 +61,9 @@ def gemm(b: Builder, x: Value, y: Value, c: Value | None, alpha: float, beta: fl
         raise Unsupported(f"Gemm operands of rank {x.rank} and {y.rank}")
     x = b.transpose(x, (1, 0)) if trans_a else x
     y = b.transpose(y, (1, 0)) if trans_b else y
-    z = _scaled(b, b.contract(x, y), alpha)
+    z = scaled(b, b.contract(x, y), alpha)
     if c is not None and beta != 0.0:
-        c = _scaled(b, c, beta)
+        c = scaled(b, c, beta)
         z = b.map("add", z, b.broadcast(c, z.shape))  # c never widens the result
     return z
 
@@ -100,51 +101,6 @@ def gemm_7(
     if not a.dtype.is_float and (alpha not in (0.0, 1.0) or beta not in (0.0, 1.0)):
         raise Unsupported("alpha or beta other than 1 with integer operands")
     return gemm(b, a, b_, c, alpha, beta, transA, transB)
-
-
-@lowers("FusedGemm", versions=[1], dtypes={"a": FLOATS, "b_": FLOATS, "c": FLOATS}, domain="com.microsoft")
-def fused_gemm(
-    b: LowerContext,
-    a: Value,
-    b_: Value,
-    c: Value | None = None,
-    *,
-    activation: str = "",
-    activation_alpha: float = 0.0,
-    activation_beta: float = 0.0,
-    activation_gamma: float = 0.0,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-) -> Value:
-    """FusedGemm of ONNX Runtime: Gemm, then an activation."""
-    if activation not in ("", "Relu", "Tanh", "Sigmoid", "LeakyRelu"):
-        raise Unsupported(f"activation {activation!r} is not supported")
-    y = gemm(b, a, b_, c, alpha, beta, transA, transB)
-    return fused_activation(b, y, activation, [activation_alpha, activation_beta])
-
-
-@lowers("FusedMatMul", versions=[1], dtypes={"x": FLOATS, "y": FLOATS}, domain="com.microsoft")
-def fused_matmul(
-    b: LowerContext,
-    x: Value,
-    y: Value,
-    *,
-    alpha: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-    transBatchA: int = 0,
-    transBatchB: int = 0,
-) -> Value:
-    """FusedMatMul of ONNX Runtime: ``alpha * x' @ y'`` where the last two axes may be swapped."""
-    if transBatchA or transBatchB:
-        raise Unsupported("transBatchA and transBatchB are not supported")
-
-    def swapped(v: Value, trans: int) -> Value:
-        return b.transpose(v, (*range(v.rank - 2), v.rank - 1, v.rank - 2)) if trans and v.rank >= 2 else v
-
-    return _scaled(b, matmul(b, swapped(x, transA), swapped(y, transB)), alpha)
 
 
 # --------------------------------------------------------------------------------------------------------- quantized
@@ -232,7 +188,7 @@ def qgemm(
     """
     x, y = centred(b, x, x_zero_point), centred(b, y, _column_zero_point(b, y_zero_point, transB))
     acc = gemm(b, x, y, c, 1.0, 1.0, transA, transB)
-    scale = _scaled(b, b.map("mul", scalar_or(b, x_scale, x_scale.shape), scalar_or(b, y_scale, y_scale.shape)), alpha)
+    scale = scaled(b, b.map("mul", scalar_or(b, x_scale, x_scale.shape), scalar_or(b, y_scale, y_scale.shape)), alpha)
     if z_scale is None:
         return b.map("mul", b.cast(acc, DType.F32), scale)
     if z_zero_point is None:
