@@ -127,6 +127,9 @@ static inline uint64_t ov_tensor_elements(const ov_tensor *t) {
     for (uint32_t i = 0; i < t->rank; i++) n *= (uint64_t)t->dims[i];
     return n;
 }
+static inline uint64_t ov_packed_bytes(const ov_io_desc *io, uint64_t elements) {
+    return (elements * io->bits + 7) / 8;
+}
 
 // record.c
 // A plan recorded for one run context: command buffers split at submit points, and the plan's record in host-visible memory.

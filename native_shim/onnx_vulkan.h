@@ -121,8 +121,9 @@ typedef struct ov_key {
     int64_t value;
 } ov_key;
 
+// bits: of one element, a power of two; elements of less than 8 are packed, the first in the lowest bits of a byte.
 typedef struct ov_io_desc {
-    uint32_t rank, itemsize, dims, flags;
+    uint32_t rank, bits, dims, flags;
     uint64_t offset, capacity;
 } ov_io_desc;
 

@@ -62,9 +62,9 @@ static bool expr_ok(const ov_plan_desc *p, uint32_t expr, int64_t n_symbols) {
 }
 
 static uint64_t key_bytes(const ov_plan_desc *p, const ov_io_desc *io) {
-    uint64_t n = io->itemsize;
+    uint64_t n = 1;
     for (uint32_t i = 0; i < io->rank; i++) n *= (uint64_t)p->keys[io->dims + i].value;
-    return n;
+    return ov_packed_bytes(io, n);
 }
 
 static const char *check_io(const ov_plan_desc *p, uint32_t n_inputs, uint32_t n_outputs) {

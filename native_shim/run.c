@@ -248,7 +248,7 @@ static int eval_output_dims(ov_block *b, ov_context *c, const ov_plan *plan, ov_
                 return ov_fail(err, OV_INVALID_INPUT, "With these inputs, dim %u of output %u would be %" PRId64 ".", k, i,
                                t->dims[k]);
         }
-        if (ov_tensor_elements(t) * io->itemsize > io->capacity && !plan->out_external[i])
+        if (ov_packed_bytes(io, ov_tensor_elements(t)) > io->capacity && !plan->out_external[i])
             return ov_fail(err, OV_FAILED, "Output %u does not fit the plan's capacity. This is a bug in the planner.", i);
     }
     return OV_OK;
@@ -259,7 +259,7 @@ static int copy_inputs(ov_block *b, ov_context *c, const ov_plan *plan, ov_error
     for (uint32_t i = 0; i < b->desc.n_inputs; i++) {
         const ov_io_desc *io = &plan->p.inputs[i];
         const ov_tensor *t = &c->inputs[i];
-        uint64_t size = ov_tensor_elements(t) * io->itemsize;
+        uint64_t size = ov_packed_bytes(io, ov_tensor_elements(t));
         if ((io->flags & OV_IO_UNUSED) || !size || (t->address && plan->in_external[i])) continue;
         if (size > io->capacity)
             return ov_fail(err, OV_FAILED, "Input %u does not fit the plan's capacity. This is a bug in the planner.", i);
@@ -279,7 +279,7 @@ static int copy_outputs(ov_block *b, ov_context *c, const ov_plan *plan, ov_erro
     for (uint32_t i = 0; i < b->desc.n_outputs; i++) {
         const ov_io_desc *io = &plan->p.outputs[i];
         const ov_tensor *t = &c->outputs[i];
-        uint64_t size = ov_tensor_elements(t) * io->itemsize;
+        uint64_t size = ov_packed_bytes(io, ov_tensor_elements(t));
         if ((io->flags & OV_IO_UNUSED) || !size || (t->address && plan->out_external[i])) continue;
         if (t->data) {
             memcpy(t->data, ov_memory_mapped(c->segments[OV_SEG_OUTPUT]) + io->offset, size);

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from onnx_vulkan.dtypes import DType
+from onnx_vulkan.dtypes import SMALL, DType
 from onnx_vulkan.lower import LOWERINGS
 from onnx_vulkan.lower.registry import MAX_OPSET, Lowering
 
@@ -22,6 +22,9 @@ Written by `scripts/document_operators.py` from the code that does the work. *Ve
 the run* has to be a constant, shape arithmetic, or a small integer input. A form that an operator's own checks refuse is
 named with its reason by `onnx-vulkan inspect`. An operator that is not listed but that ONNX defines as a function
 (`SwiGLU`, `LinearAttention`, the losses) runs through the operators of its body.
+
+*Small types* are {", ".join(t.onnx_name for t in DType if t in SMALL)}. They are moved, converted and quantized, and stay packed
+(a 4-bit element takes half a byte) at the edges of a block and in weights; nothing is computed in them.
 """
 
 
@@ -30,7 +33,8 @@ def types_text(allowed: Collection[DType]) -> str:
     names = [t.onnx_name for t in DType if t in allowed]
     integers = {"int8", "int16", "int32", "int64"}
     short = []
-    for family, prefix in (({f"u{n}" for n in integers}, "uint8-64"), (integers, "int8-64")):
+    small = {t.onnx_name for t in SMALL}
+    for family, prefix in (({f"u{n}" for n in integers}, "uint8-64"), (integers, "int8-64"), (small, "small types")):
         if family <= set(names):
             names = [n for n in names if n not in family]
             short.append(prefix)

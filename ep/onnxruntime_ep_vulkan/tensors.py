@@ -5,41 +5,38 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from onnx_vulkan._shim import ffi, lib
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.graph import Array
+from onnx_vulkan.packing import unpack
 
 from onnxruntime_ep_vulkan import abi
 from onnxruntime_ep_vulkan.abi import Handle
 
 __all__ = ["element_type", "mapped_constant", "tensor_of"]
 
-# Element types that onnx_vulkan has no DType for: ONNX's number -> (name, numpy dtype of the unpacked array or None, bits).
+# Element types that onnx_vulkan has no DType for: ONNX Runtime's number -> (name, numpy dtype of an array, bytes of an element).
 _OTHER_TYPES: dict[int, tuple[str, Any, int]] = {
     8: ("string", None, 0),
-    14: ("complex64", np.complex64, 64),
-    15: ("complex128", np.complex128, 128),
-    17: ("float8e4m3fn", ml_dtypes.float8_e4m3fn, 8),
-    18: ("float8e4m3fnuz", ml_dtypes.float8_e4m3fnuz, 8),
-    19: ("float8e5m2", ml_dtypes.float8_e5m2, 8),
-    20: ("float8e5m2fnuz", ml_dtypes.float8_e5m2fnuz, 8),
-    21: ("uint4", ml_dtypes.uint4, 4),
-    22: ("int4", ml_dtypes.int4, 4),
-    23: ("float4e2m1", ml_dtypes.float4_e2m1fn, 4),
-    24: ("uint2", ml_dtypes.uint2, 2),
-    25: ("int2", ml_dtypes.int2, 2),
-    26: ("float8e8m0", ml_dtypes.float8_e8m0fnu, 8),
+    14: ("complex64", np.complex64, 8),
+    15: ("complex128", np.complex128, 16),
 }
+# Where ONNX Runtime's number is not ONNX's.
+_RENUMBERED = {24: DType.U2, 25: DType.I2, 26: DType.F8E8M0}
+
+
+def _dtype(number: int) -> DType | None:
+    try:
+        return _RENUMBERED.get(number) or DType(number)
+    except ValueError:
+        return None
 
 
 def element_type(number: int) -> tuple[DType | None, str]:
     """The DType of an ``ONNXTensorElementDataType``, or None and its name in ONNX's words."""
-    try:
-        return DType(number), ""
-    except ValueError:
-        return None, f"tensor({_OTHER_TYPES.get(number, ('undefined', None, 0))[0]})"
+    dtype = _dtype(number)
+    return dtype, "" if dtype is not None else f"tensor({_OTHER_TYPES.get(number, ('undefined', None, 0))[0]})"
 
 
 def tensor_of(value: Handle) -> Array:
@@ -56,30 +53,21 @@ def tensor_of(value: Handle) -> Array:
     shape = tuple(int(s) for s in sizes)
     if number == 8:
         return _strings(value, elements).reshape(shape)
-    if number in _OTHER_TYPES:
-        _, dtype, bits = _OTHER_TYPES[number]
+    known = _dtype(number)
+    if known is not None:
+        dtype, size = known.numpy, (elements * known.bits + 7) // 8
     else:
-        dtype, bits = DType(number).numpy, DType(number).size * 8
-    size = (elements * bits + 7) // 8
+        _, dtype, width = _OTHER_TYPES[number]
+        size = elements * width
     if not size:
         return np.empty(shape, dtype)
     data = abi.get(lib.OrtApi_GetTensorData, value)
     raw = np.frombuffer(ffi.buffer(data, size), np.uint8)
     raw.flags.writeable = False
-    if bits >= 8:
-        whole: Array = raw.view(dtype).reshape(shape)
-        return whole
-    per_byte = 8 // bits
-    spread = (raw[:, None] >> (np.arange(per_byte, dtype=np.uint8) * bits)) & ((1 << bits) - 1)
-    return _narrow(spread.reshape(-1)[:elements].astype(np.uint8), dtype, bits).reshape(shape)
-
-
-def _narrow(codes: Array, dtype: Any, bits: int) -> Array:
-    """Codes of *bits* bits (one a byte) as an ml_dtypes array, which keeps one element a byte too."""
-    if np.dtype(dtype).name.startswith("int"):
-        signed = codes.astype(np.int8)
-        return np.where(signed >= 1 << (bits - 1), signed - (1 << bits), signed).astype(np.int8).astype(dtype)
-    return codes.view(dtype) if np.dtype(dtype).name.startswith("float") else codes.astype(dtype)
+    if known is not None and known.bits < 8:
+        return unpack(raw, known, shape)
+    whole: Array = raw.view(dtype).reshape(shape)
+    return whole
 
 
 def _strings(value: Handle, elements: int) -> Array:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onnx_vulkan.dtypes import DType
+from onnx_vulkan.dtypes import SMALL, DType
 from onnx_vulkan.errors import InvalidInput, ModelError
 from onnx_vulkan.frontend import external_files
 from onnx_vulkan.tolerance import Tolerance
@@ -159,12 +159,14 @@ def _describe(name: str, array: Array) -> dict[str, Any]:
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    # By number: a tensor's name may be anything, a keyword of savez included. bfloat16 is unknown to numpy's format: its bits.
+    # By number: a tensor's name may be anything, a keyword of savez included. bfloat16 and the small types are unknown to
+    # numpy's format: their bits.
     np.savez(path, **{str(i): _bits(a) for i, a in enumerate(arrays.values())})  # type: ignore[arg-type]
 
 
 def _bits(array: Array) -> Array:
-    return np.ascontiguousarray(array).reshape(array.shape).view(np.uint16) if DType.of(array.dtype) is DType.BF16 else array
+    bits = np.uint16 if DType.of(array.dtype) is DType.BF16 else np.uint8 if DType.of(array.dtype) in SMALL else None
+    return np.ascontiguousarray(array).reshape(array.shape).view(bits) if bits else array
 
 
 def _read_arrays(path: Path, described: list[dict[str, Any]]) -> dict[str, Array]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnx_vulkan.dims import Dim, Extent, evaluate, symbols_of
-from onnx_vulkan.dtypes import DType
+from onnx_vulkan.dtypes import SMALL_FLOATS, SMALL_INTS, DType
 from onnx_vulkan.errors import InvalidInput
 from onnx_vulkan.graph import Graph, TensorType
 
@@ -112,6 +112,10 @@ def make_input(name: str, declared: TensorType, dims: Mapping[str, int], longest
         made = _float(name, shape, rng)
     elif declared.dtype is DType.BOOL:
         made = np.ones(shape, bool)
+    elif declared.dtype in SMALL_FLOATS:
+        made = np.exp2(rng.integers(-4, 4, shape)) if declared.dtype is DType.F8E8M0 else rng.standard_normal(shape)
+    elif declared.dtype in SMALL_INTS:
+        made = rng.integers(0, 1 << declared.dtype.bits, shape)
     elif declared.dtype is DType.U8 and len(shape) >= 3:
         made = rng.integers(0, 256, shape)
     else:

@@ -8,20 +8,20 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import ml_dtypes
 import numpy as np
-import onnx
 import onnx_vulkan
 import onnxruntime
 import onnxruntime_ep_vulkan
 from onnx_cases import Array, Case
+from onnx_vulkan.dtypes import SMALL, DType
 from onnx_vulkan.engine.options import Options
 from onnx_vulkan.errors import RefusedError
+from onnx_vulkan.packing import pack, unpack
 from onnx_vulkan.tolerance import worst_ratio
 
 __all__ = ["DOORS", "Outcome", "Verdict", "attempt"]
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+UNKNOWN_TO_NUMPY = {t.onnx_name: t for t in (DType.BF16, *SMALL)}
 
 DOORS = ("standalone", "ep")
 
@@ -111,25 +111,30 @@ def _ep(case: Case) -> Outcome:
 
 
 def run_with_values(session: onnxruntime.InferenceSession, feeds: Mapping[str, Array]) -> list[Array]:
-    """Run on arrays of any element type: ONNX Runtime's own conversion from and to numpy knows no bfloat16."""
+    """Run on arrays of any element type: ONNX Runtime's own conversion from and to numpy knows no bfloat16 and no small type."""
     values = {name: _ort_value(array) for name, array in feeds.items()}
     wanted = [output.name for output in session.get_outputs()]
     return [_array(value) for value in session.run_with_ort_values(wanted, values)]
 
 
 def _ort_value(array: Array) -> onnxruntime.OrtValue:
-    if array.dtype != BFLOAT16:
+    dtype = DType.of(array.dtype) if array.dtype.kind != "O" else None
+    if dtype is None or not (dtype is DType.BF16 or dtype in SMALL):
         return onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"))
-    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), onnx.TensorProto.BFLOAT16)
+    value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(array.shape, dtype.value)
+    data = pack(array) if dtype in SMALL else np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    ctypes.memmove(value.data_ptr(), data.ctypes.data, data.size)
+    return value
 
 
 def _array(value: onnxruntime.OrtValue) -> Array:
-    if value.data_type() != "tensor(bfloat16)":
+    dtype = UNKNOWN_TO_NUMPY.get(value.data_type().removeprefix("tensor(").removesuffix(")"))
+    if dtype is None:
         return value.numpy()
     shape = tuple(value.shape())
-    count = int(np.prod(shape))
-    raw = (ctypes.c_uint16 * count).from_address(value.data_ptr()) if count else (ctypes.c_uint16 * 0)()
-    return np.array(raw, np.uint16).view(BFLOAT16).reshape(shape)
+    size = (int(np.prod(shape)) * dtype.bits + 7) // 8
+    data = np.array((ctypes.c_uint8 * size).from_address(value.data_ptr()) if size else [], np.uint8)
+    return unpack(data, dtype, shape)
 
 
 def difference(case: Case, got: list[Array], expected: list[Array]) -> str:

@@ -127,7 +127,7 @@ def test_host_known_inputs_are_part_of_the_key(device: Device) -> None:
         return replace(
             tables,
             keys=np.concatenate([tables.keys, rows(KEY, {"symbol": -1, "value": 1})]),
-            inputs=np.concatenate([tables.inputs, rows(IO, {"rank": 1, "itemsize": 8, "dims": 1, "flags": 3})]),
+            inputs=np.concatenate([tables.inputs, rows(IO, {"rank": 1, "bits": 64, "dims": 1, "flags": 3})]),
             host_keys=scale.tobytes(),
         )
 
@@ -174,10 +174,10 @@ def gather_block(device: Device) -> ReplayBlock:
             keys=rows(KEY, {"symbol": -1, "value": count}, {"symbol": -1, "value": n}),
             inputs=rows(
                 IO,
-                {"rank": 1, "itemsize": 4, "capacity": 4096},
-                {"rank": 1, "itemsize": 8, "dims": 1, "offset": 4096, "capacity": 4096},
+                {"rank": 1, "bits": 32, "capacity": 4096},
+                {"rank": 1, "bits": 64, "dims": 1, "offset": 4096, "capacity": 4096},
             ),
-            outputs=rows(IO, {"rank": 1, "itemsize": 4, "capacity": 4 * n}),
+            outputs=rows(IO, {"rank": 1, "bits": 32, "capacity": 4 * n}),
             output_dims=(0,),
             code=(1, n, 0),
             pipelines=device.pipelines([GATHER]),

@@ -66,7 +66,7 @@ class ProgramRun:
             self.fused = fuse(Program(self.program.inputs, made, self.program.instrs))
         self.steps = [*self.fused.steps, *copies]
         self.guards = list(dict.fromkeys([*guards, *scope.guards]))
-        self.outputs = [PlanOutput(v, o.shape) for v, o in zip(stored, program.outputs, strict=True)]
+        self.outputs = [PlanOutput(v, o.shape, o.dtype.bits) for v, o in zip(stored, program.outputs, strict=True)]
         dtypes = [o.dtype.numpy for o in program.outputs]
         self.block = ReplayBlock(self.device, len(program.inputs), dtypes, self.plan_for, plan_cap=8)
 
@@ -91,7 +91,7 @@ class ProgramRun:
             PlanRequest(
                 steps=self.steps,
                 aliases=self.fused.aliases,
-                inputs=[PlanInput(v) for v in self.program.inputs],
+                inputs=[PlanInput(v, v.shape, v.dtype.bits) for v in self.program.inputs],
                 outputs=self.outputs,
                 guards=self.guards,
                 numbers=numbers,

@@ -138,8 +138,8 @@ def _request(kernel: Any, x: Value, y: Value) -> PlanRequest:
     return PlanRequest(
         steps=[kernel],
         aliases={},
-        inputs=[PlanInput(x)],
-        outputs=[PlanOutput(y, y.shape)],
+        inputs=[PlanInput(x, x.shape, x.dtype.bits)],
+        outputs=[PlanOutput(y, y.shape, y.dtype.bits)],
         guards=[],
         numbers={},
         runtime={},

@@ -156,7 +156,7 @@ def rows(dtype: np.dtype[np.void], *values: dict[str, Any]) -> Any:
 
 def doubling_plan(device: Any, n: int) -> PlanTables:
     """y = 2 * x for n floats, reached where they lie: the record's pointers are patched before each run."""
-    io = {"rank": 1, "itemsize": 4, "capacity": 4 * n}
+    io = {"rank": 1, "bits": 32, "capacity": 4 * n}
     return PlanTables(
         commands=rows(COMMAND, {"op": Op.DISPATCH, "x": (n + 63) // 64, "y": 1, "z": 1, "push_size": 8}),
         push=bytes(8),

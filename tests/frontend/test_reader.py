@@ -83,11 +83,11 @@ def test_nameless_dims() -> None:
 
 def test_other_types_are_named() -> None:
     seq = helper.make_value_info("s", helper.make_sequence_type_proto(helper.make_tensor_type_proto(T.FLOAT, None)))
-    inputs = [value("x", [2], T.STRING), seq, value("q", [2], T.INT4)]
+    inputs = [value("x", [2], T.STRING), seq, value("q", [2], T.COMPLEX64)]
     g = read([node("Identity", ["x"], ["y"])], inputs, [value("y", None, T.STRING)])
     assert g.types["x"] == TensorType(None, (2,), "tensor(string)")
     assert g.types["s"] == TensorType(None, None, "seq(tensor(float))")
-    assert g.types["q"].type_name == "tensor(int4)"
+    assert g.types["q"].type_name == "tensor(complex64)"
 
 
 @pytest.mark.parametrize(

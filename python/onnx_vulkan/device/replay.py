@@ -7,6 +7,7 @@ asked) or when an output's shape was not foreseen (its array is made).
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import threading
 import weakref
@@ -20,7 +21,9 @@ from numpy.typing import NDArray
 from onnx_vulkan.device.core import Device
 from onnx_vulkan.device.memory import Memory
 from onnx_vulkan.device.native import check, describe_failure, error_of, ffi, lib
+from onnx_vulkan.dtypes import SMALL, DType
 from onnx_vulkan.errors import InvalidInput
+from onnx_vulkan.packing import pack, unpack
 from onnx_vulkan.plan.table import COMMAND, GUARD, IO, KEY, PATCH, RELOC, PlanTables
 
 __all__ = ["DeviceTensor", "ProfileEntry", "ReplayBlock", "Request", "RequestInput"]
@@ -153,6 +156,8 @@ class ReplayBlock:
     ) -> list[Any]:
         """Run on *inputs* (C-contiguous arrays, or device tensors); gives back the outputs.
 
+        The device knows elements below a byte packed: arrays (one element a byte) are packed and unpacked here.
+
         *outputs*: where to put them; else arrays are made. Raises InvalidInput, OutOfDeviceMemory, DeviceLost, or what the
         planner raised.
         """
@@ -192,6 +197,11 @@ class ReplayBlock:
             while len(self._shapes) >= SHAPES_KEPT:
                 self._shapes.pop(next(iter(self._shapes)), None)
             self._shapes[shapes] = tuple(v.shape for v in made)
+        for array in made:
+            if isinstance(array, np.ndarray) and _packs(array.dtype):
+                dtype = DType.of(array.dtype)
+                size = (array.size * dtype.bits + 7) // 8
+                array[...] = unpack(array.reshape(-1).view(np.uint8)[:size], dtype, array.shape)
         return made
 
     def info(self) -> dict[str, int]:
@@ -224,6 +234,12 @@ class _Growing:
         self.failure: BaseException | None = None
 
 
+@functools.cache
+def _packs(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are below a byte. Such an array is of small integers or floats of ``ml_dtypes``."""
+    return dtype.kind == "V" and dtype in {t.numpy for t in SMALL if t.bits < 8}
+
+
 def _fill(tensor: Any, value: NDArray[Any] | DeviceTensor, writable: bool = False) -> Any:
     """Describe *value* to C; gives back what must stay alive."""
     if len(value.shape) > lib.OV_MAX_RANK:
@@ -239,6 +255,8 @@ def _fill(tensor: Any, value: NDArray[Any] | DeviceTensor, writable: bool = Fals
         if writable:
             raise InvalidInput("An array for an output must be C-contiguous.")
         value = np.ascontiguousarray(value)
+    if not writable and _packs(value.dtype):
+        value = pack(value)
     tensor.data = ffi.cast("void *", value.ctypes.data)
     return value
 

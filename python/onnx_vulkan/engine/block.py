@@ -17,6 +17,7 @@ import numpy as np
 from onnx_vulkan.codegen.kernel import Kernel
 from onnx_vulkan.device import Device, Memory, ReplayBlock, Request, Shader
 from onnx_vulkan.dims import Dim, Scope
+from onnx_vulkan.dtypes import SMALL
 from onnx_vulkan.engine import ahead
 from onnx_vulkan.engine.options import Options
 from onnx_vulkan.engine.promotion import Promotion
@@ -24,7 +25,7 @@ from onnx_vulkan.engine.structure import Structure, build_structure, name_dims
 from onnx_vulkan.errors import InvalidInput, ModelError, OutOfDeviceMemory, Unsupported
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT, lower_graph
-from onnx_vulkan.plan.build import PlanDraft, PlanInput, PlanRequest, draft_plan
+from onnx_vulkan.plan.build import PlanDraft, PlanRequest, draft_plan
 from onnx_vulkan.plan.table import PlanTables
 from onnx_vulkan.plan.verify import verify_plan
 from onnx_vulkan.program.fold import constant_name
@@ -128,7 +129,7 @@ class Block:
         for name, given in zip(self.graph.inputs, request.inputs, strict=True):
             known = self.graph.types.get(name)
             dtype = known.dtype if known is not None else None
-            if dtype is not None and int(np.prod(given.shape)) <= HOST_INPUT_LIMIT and given.data:
+            if dtype is not None and dtype not in SMALL and int(np.prod(given.shape)) <= HOST_INPUT_LIMIT and given.data:
                 host[name] = given.array(dtype.numpy)
         with ahead.foreground():
             return self.plan(shapes, host)
@@ -200,7 +201,7 @@ class Block:
         return PlanRequest(
             steps=structure.steps,
             aliases=structure.aliases,
-            inputs=[PlanInput(v, structure.host_values.get(v.name)) for v in structure.inputs],
+            inputs=structure.inputs,
             outputs=structure.outputs,
             guards=structure.guards,
             numbers=numbers,

@@ -12,9 +12,9 @@ from onnx_vulkan.codegen.kernel import Step
 from onnx_vulkan.codegen.loop import loop_kernel
 from onnx_vulkan.dims import Dim, Extent, Guard, Scope, product, symbol
 from onnx_vulkan.fuse import fuse
-from onnx_vulkan.graph import Array, Graph
+from onnx_vulkan.graph import Array, Graph, TensorType
 from onnx_vulkan.lower.driver import lower_graph
-from onnx_vulkan.plan.build import PlanOutput
+from onnx_vulkan.plan.build import PlanInput, PlanOutput
 from onnx_vulkan.program.fold import fold_constants
 from onnx_vulkan.program.ir import Instr, Program, Value
 from onnx_vulkan.program.simplify import simplify
@@ -32,7 +32,7 @@ class Structure:
     program: Program
     steps: Sequence[Step]
     aliases: Mapping[Value, Value]
-    inputs: Sequence[Value]
+    inputs: Sequence[PlanInput]
     outputs: Sequence[PlanOutput]
     guards: Sequence[Guard]
     shapes: InputShapes
@@ -99,11 +99,20 @@ def build_structure(
         stored, copies = _own_outputs(program)
         made = [v for v in dict.fromkeys([*stored, *(v for c in copies for v in c.reads)]) if v in program.producers()]
         fused = fuse(Program(program.inputs, made, program.instrs))
-    outputs = [PlanOutput(v, o.shape) for v, o in zip(stored, lowered.program.outputs, strict=True)]
+    outputs = [PlanOutput(v, t.shape or (), _bits(t)) for v, t in zip(stored, lowered.outputs, strict=True)]
     used = {name: host_values[name].tobytes() for name in lowered.host_inputs}
     steps = [*fused.steps, *copies]
-    inputs, guards = lowered.program.inputs, list(scope.guards)
+    inputs = [
+        PlanInput(v, t.shape or (), _bits(t), used.get(v.name))
+        for v, t in zip(lowered.program.inputs, lowered.inputs, strict=True)
+    ]
+    guards = list(scope.guards)
     return Structure(program, steps, fused.aliases, inputs, outputs, guards, shapes, used, counted_extents(program))
+
+
+def _bits(t: TensorType) -> int:
+    assert t.dtype is not None
+    return t.dtype.bits
 
 
 def counted_extents(program: Program) -> dict[Extent, str]:

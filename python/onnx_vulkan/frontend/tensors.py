@@ -11,46 +11,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 
+from onnx_vulkan.dtypes import SMALL, DType
 from onnx_vulkan.errors import ModelError
 from onnx_vulkan.graph import Array
+from onnx_vulkan.packing import unpack
 
 __all__ = ["ExternalData", "array_of", "origin", "sparse_array_of", "type_text"]
 
 _T = onnx.TensorProto
 
-# ONNX element type -> numpy dtype. Sub-byte types are marked below; what is missing cannot be read.
-_NUMPY: dict[int, Any] = {
-    _T.FLOAT: np.float32,
-    _T.UINT8: np.uint8,
-    _T.INT8: np.int8,
-    _T.UINT16: np.uint16,
-    _T.INT16: np.int16,
-    _T.INT32: np.int32,
-    _T.INT64: np.int64,
-    _T.BOOL: np.bool_,
-    _T.FLOAT16: np.float16,
-    _T.DOUBLE: np.float64,
-    _T.UINT32: np.uint32,
-    _T.UINT64: np.uint64,
-    _T.COMPLEX64: np.complex64,
-    _T.COMPLEX128: np.complex128,
-    _T.BFLOAT16: ml_dtypes.bfloat16,
-    17: ml_dtypes.float8_e4m3fn,
-    18: ml_dtypes.float8_e4m3fnuz,
-    19: ml_dtypes.float8_e5m2,
-    20: ml_dtypes.float8_e5m2fnuz,
-    21: ml_dtypes.uint4,
-    22: ml_dtypes.int4,
-    23: ml_dtypes.float4_e2m1fn,
-    24: ml_dtypes.float8_e8m0fnu,
-    25: ml_dtypes.uint2,
-    26: ml_dtypes.int2,
-}
-_SUB_BYTE_BITS = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
+# ONNX element type -> numpy dtype. What is missing cannot be read.
+_NUMPY: dict[int, Any] = {t.value: t.numpy for t in DType} | {_T.COMPLEX64: np.complex64, _T.COMPLEX128: np.complex128}
+_SUB_BYTE = {t.value: t for t in SMALL if t.bits < 8}
 
 # Where the typed (non-raw) form of each element type is stored. int32_data holds the bits of everything up to 32 bits wide.
 _WIDE_FIELDS: dict[int, tuple[str, Any]] = {
@@ -176,7 +151,8 @@ def array_of(proto: onnx.TensorProto, external: ExternalData, name: str | None =
     if elem not in _NUMPY:
         raise ModelError(f"tensor {name!r} has the element type {type_text(elem)}, which cannot be read.")
     dtype = np.dtype(_NUMPY[elem])
-    bits = _SUB_BYTE_BITS.get(elem, 8 * dtype.itemsize)
+    small = _SUB_BYTE.get(elem)
+    bits = small.bits if small else 8 * dtype.itemsize
     nbytes = (count * bits + 7) // 8
     if proto.data_location == _T.EXTERNAL:
         data = external.view(name, {e.key: e.value for e in proto.external_data}, nbytes)
@@ -188,8 +164,8 @@ def array_of(proto: onnx.TensorProto, external: ExternalData, name: str | None =
             )
     else:
         return _typed(proto, name, dims, count, dtype, bits)
-    if elem in _SUB_BYTE_BITS:
-        return _unpack(data, count, bits, dtype).reshape(dims)
+    if small is not None:
+        return unpack(data, small, dims)
     view: Array = np.asarray(data).view(dtype).reshape(dims)
     view.flags.writeable = False
     return view
@@ -215,23 +191,13 @@ def _typed(proto: onnx.TensorProto, name: str, dims: tuple[int, ...], count: int
     need = count * 2 if dtype.kind == "c" else (count + per_word - 1) // per_word
     _check_count(name, dims, need, data.size)
     if bits < 8:
-        return _unpack(data.astype(np.uint8), count, bits, dtype).reshape(dims)
+        return unpack(data.astype(np.uint8), DType(proto.data_type), dims)
     if dtype.kind == "c" or data.dtype == dtype:
         return data.view(dtype).reshape(dims)
     if field == "int32_data" and dtype.kind in "fV":
         # half floats (and fp8) are stored as their bits
         return data.astype(np.dtype(f"u{dtype.itemsize}")).view(dtype).reshape(dims)
     return data.astype(dtype).reshape(dims)
-
-
-def _unpack(data: Array, count: int, bits: int, dtype: np.dtype[Any]) -> Array:
-    """Sub-byte elements, the first in the lowest bits, as one element a byte."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    parts = ((data.astype(np.uint8)[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)[:count]
-    if dtype.name.startswith("int"):
-        parts = (parts ^ (1 << (bits - 1))) - np.uint8(1 << (bits - 1))
-        return parts.view(np.int8).astype(dtype)
-    return parts.astype(dtype) if dtype.name.startswith("uint") else parts.view(dtype)
 
 
 def sparse_array_of(proto: onnx.SparseTensorProto, external: ExternalData) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onnx_vulkan.dtypes import DType
+from onnx_vulkan.dtypes import NUMERIC, DType
 from onnx_vulkan.graph import Node
 from onnx_vulkan.lower.registry import LOWERINGS, MAX_OPSET, Lowering, find_lowering
 
@@ -62,8 +62,8 @@ def check_dtypes(node: Node, dtypes: Sequence[DType | None], type_names: Sequenc
         if dtype is None:
             what = type_names[i] if i < len(type_names) and type_names[i] else "an unsupported type"
             return f"input {parameter.name} of {node.label} ({name!r}) is of {what}, which does not run on Vulkan here."
-        allowed = entry.dtypes.get(parameter.name)
-        if allowed is not None and dtype not in allowed:
+        allowed = entry.dtypes.get(parameter.name, NUMERIC)
+        if dtype not in allowed:
             names = ", ".join(t.onnx_name for t in DType if t in allowed)
             return f"input {parameter.name} of {node.label} is {dtype.onnx_name}; supported are {names}."
     return None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from onnx_vulkan.dims import Dim
-from onnx_vulkan.dtypes import DType
+from onnx_vulkan.dtypes import ALL, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.lower.host import objects
@@ -50,7 +50,7 @@ def _stacked(b: LowerContext, slices: Sequence[Operand], axis: int = 0) -> Value
     return b.concat([b.reshape(v, (*v.shape[:axis], 1, *v.shape[axis:])) for v in values], axis)
 
 
-@lowers("Loop", _VERSIONS, note="unrolled: the trip count must be known before the run, at most 64")
+@lowers("Loop", _VERSIONS, {"carried": ALL}, note="unrolled: the trip count must be known before the run, at most 64")
 def loop(
     b: LowerContext, trips: Host | None, condition: Host | None, *carried: Operand, body: Graph
 ) -> tuple[Operand | None, ...]:
@@ -109,7 +109,7 @@ def _steps(
     return state, scans
 
 
-@lowers("Scan", [9, 11, 16, 19, 21, 23, 24, 25], note="unrolled: a known length, at most 64")
+@lowers("Scan", [9, 11, 16, 19, 21, 23, 24, 25], {"operands": ALL}, note="unrolled: a known length, at most 64")
 def scan(
     b: LowerContext,
     *operands: Value,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from onnx_vulkan.dims import Dim, Extent, current_scope, evaluate, same, symbol
-from onnx_vulkan.dtypes import DType
+from onnx_vulkan.dtypes import SMALL, DType
 from onnx_vulkan.errors import OnnxVulkanError, Refusal, RefusedError, ShapeMismatch, Unsupported
 from onnx_vulkan.graph import Array, Graph, Node, TensorType
 from onnx_vulkan.lower.checks import check_dtypes, check_opset
@@ -34,6 +34,7 @@ from onnx_vulkan.lower.registry import (
     find_lowering,
 )
 from onnx_vulkan.lower.schema_functions import function_body
+from onnx_vulkan.lower.small import carried
 from onnx_vulkan.program.ir import Program, Value
 
 __all__ = ["HOST_INPUT_LIMIT", "HOST_LIMIT", "Lowered", "host_symbol", "lower_graph"]
@@ -67,11 +68,14 @@ flag is 0, then 1)."""
 class Lowered:
     """What :func:`lower_graph` gives.
 
-    ``host_inputs`` names the graph inputs whose values the program was built on, in the order they were needed;
-    ``host_outputs`` the outputs that were known on the host (the program makes them all the same).
+    ``inputs`` and ``outputs`` are the types of the graph's edges; the program holds those of elements below a byte packed
+    (:func:`onnx_vulkan.lower.small.carried`). ``host_inputs`` names the graph inputs whose values the program was built on, in
+    the order they were needed; ``host_outputs`` the outputs that were known on the host (the program makes them all the same).
     """
 
     program: Program
+    inputs: list[TensorType]
+    outputs: list[TensorType]
     refusals: list[Refusal]
     host_inputs: list[str]
     host_outputs: list[str]
@@ -189,7 +193,8 @@ class _Driver:
             raise RefusedError(graph.name, self.refusals)
         program = self.b.finish(outputs)
         program.instrs = _live(program, self.sampled_values)
-        return Lowered(program, self.refusals, list(self.host_inputs), host_outputs)
+        inputs, made = ([TensorType(v.dtype, v.shape) for v in edge] for edge in (program.inputs, program.outputs))
+        return Lowered(carried(program), inputs, made, self.refusals, list(self.host_inputs), host_outputs)
 
     def inline(self, body: Graph, operands: Sequence[Operand]) -> tuple[Operand, ...]:
         """Lower a body in place. Raises Unsupported when one of its nodes is refused."""
@@ -427,7 +432,7 @@ class _Driver:
 
     def host_input(self, name: str, value: Value) -> Host | None:
         """A small graph input as a host value; it becomes part of the plan's key."""
-        if not is_small(value.shape, HOST_INPUT_LIMIT):
+        if not is_small(value.shape, HOST_INPUT_LIMIT) or value.dtype in SMALL:
             return None
         shape = [e for e in value.shape if isinstance(e, int)]
         count, scope = int(np.prod(shape)), current_scope()

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from onnx_vulkan.dtypes import FLOATS, INTS, NUMERIC, REAL, DType
+from onnx_vulkan.dtypes import ALL, FLOATS, INTS, NUMERIC, REAL, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.registry import Host, LowerContext, Operand, lowers
+from onnx_vulkan.lower.small import convert, recode
 from onnx_vulkan.program.composites import wide
 from onnx_vulkan.program.ir import Value
 
@@ -181,12 +182,9 @@ def bit_shift(b: LowerContext, x: Value, y: Value, *, direction: str) -> Value:
     return b.map("select", inside, shifted, b.scalar(0, x.dtype))
 
 
-@lowers("BitCast", [26], {"x": NUMERIC})
+@lowers("BitCast", [26], {"x": ALL})
 def bit_cast(b: LowerContext, x: Value, *, to: int) -> Value:
-    try:
-        return b.bits(x, DType(to))
-    except ValueError:
-        raise Unsupported(f"element type {to} is not supported") from None
+    return recode(b, x, element_type(to))
 
 
 @lowers("IsInf", [10, 20], {"x": FLOATS})
@@ -203,39 +201,38 @@ def where(b: LowerContext, condition: Value, x: Value, y: Value) -> Value:
     return b.map("select", condition, x, y)
 
 
-_OTHER_TYPES = {
-    8: "string", 14: "complex64", 15: "complex128", 17: "float8e4m3fn", 18: "float8e4m3fnuz", 19: "float8e5m2",
-    20: "float8e5m2fnuz", 21: "uint4", 22: "int4", 23: "float4e2m1", 24: "float8e8m0", 25: "uint2", 26: "int2",
-}  # fmt: skip
-"""ONNX's names of the element types that this engine does not have."""
-
 _CASTS = [6, 9, 13, 19, 21, 23, 24, 25, 28]
 
 
-@lowers("Cast", _CASTS, {"x": NUMERIC})
+def element_type(number: int) -> DType:
+    """An element type by ONNX's number."""
+    try:
+        return DType(number)
+    except ValueError:
+        name = {8: "string", 14: "complex64", 15: "complex128", 27: "float6e2m3", 28: "float6e3m2"}.get(number, number)
+        raise Unsupported(f"the element type {name} is not supported") from None
+
+
+@lowers("Cast", _CASTS, {"x": ALL})
 def cast(b: LowerContext, x: Value, *, to: int, saturate: int = 1, round_mode: str = "up") -> Value:
     """``saturate`` and ``round_mode`` concern 8-bit floats only."""
-    try:
-        dtype = DType(to)
-    except ValueError:
-        raise Unsupported(f"a cast to element type {_OTHER_TYPES.get(to, to)} is not supported") from None
-    return b.cast(x, dtype)
+    return convert(b, x, element_type(to), saturate=bool(saturate), round_mode=round_mode)
 
 
 @lowers("Cast", [1], {"x": NUMERIC})
 def cast_1(b: LowerContext, x: Value, *, to: str) -> Value:
-    named = {t.onnx_name.upper(): t for t in DType} | {"FLOAT": DType.F32, "DOUBLE": DType.F64}
+    named = {t.onnx_name.upper(): t for t in NUMERIC} | {"FLOAT": DType.F32, "DOUBLE": DType.F64}
     if to.upper() not in named:
         raise Unsupported(f"a cast to {to} is not supported")
     return b.cast(x, named[to.upper()])
 
 
-@lowers("CastLike", [15, 19, 21, 23, 24, 25], {"x": NUMERIC, "like": NUMERIC})
+@lowers("CastLike", [15, 19, 21, 23, 24, 25], {"x": ALL, "like": ALL})
 def cast_like(b: LowerContext, x: Value, like: Value, *, saturate: int = 1, round_mode: str = "up") -> Value:
-    return b.cast(x, like.dtype)
+    return convert(b, x, like.dtype, saturate=bool(saturate), round_mode=round_mode)
 
 
-@lowers("Identity", [1, 13, 14, 16, 19, 21, 23, 24, 25], {"x": NUMERIC})
+@lowers("Identity", [1, 13, 14, 16, 19, 21, 23, 24, 25], {"x": ALL})
 def identity(b: LowerContext, x: Operand) -> Operand:
     return x
 

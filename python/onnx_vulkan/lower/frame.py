@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onnx_vulkan.dims import Extent, product
-from onnx_vulkan.dtypes import DType
+from onnx_vulkan.dtypes import SMALL, DType
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.lower.host import HOST_LIMIT, objects
 from onnx_vulkan.lower.registry import Host, LowerContext, Operand
@@ -67,7 +67,7 @@ class Frame:
             return None
         if name not in frame._constants:
             value = frame.find(name)
-            if not isinstance(value, Value) or value.data is None or value.data.size > HOST_LIMIT:
+            if not isinstance(value, Value) or value.data is None or value.data.size > HOST_LIMIT or value.dtype in SMALL:
                 return None
             items = value.data.reshape(-1).astype(object).tolist()
             if value.dtype is DType.BF16:

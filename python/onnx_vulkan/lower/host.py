@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from onnx_vulkan.dims import Dim, Extent, at_least, current_scope, evaluate, is_zero, maximum, minimum, same, symbol
-from onnx_vulkan.dtypes import DType
+from onnx_vulkan.dtypes import SMALL, DType
 from onnx_vulkan.lower.registry import Host, LowerContext, NotHost, Unknown, evaluates
 from onnx_vulkan.program.interp import MAPS
 
@@ -274,6 +274,9 @@ _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 def convert(ctx: LowerContext, x: Host, dtype: DType, saturate: bool = False) -> Host:
     """``cast`` of a host tensor. An Unknown that becomes an integer gets a symbol of its own."""
+
+    if dtype in SMALL:
+        raise NotHost
 
     def one(v: Any) -> Any:
         if isinstance(v, Unknown):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onnx_vulkan.dims import Dim
-from onnx_vulkan.dtypes import DType
+from onnx_vulkan.dtypes import SMALL, DType
 from onnx_vulkan.lower.host import HOST_LIMIT, array_of, convert, elementwise, host_of, is_plain, objects
 from onnx_vulkan.lower.registry import Host, LowerContext, NotHost, Unknown, evaluates
 
@@ -195,6 +195,8 @@ def _scatter_nd(ctx: LowerContext, x: Host, indices: Host, updates: Host, *, red
 def _constant_of_shape(ctx: LowerContext, shape: Host, *, value: Any = None) -> Host:
     fill = np.zeros(1, np.float32) if value is None else np.asarray(value)
     dtype = DType.of(fill.dtype)
+    if dtype in SMALL:
+        raise NotHost
     return host_of(np.full(_limited(numbers(shape)), fill.reshape(-1)[0]), dtype)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from onnx_vulkan.dims import Dim, at_least, product, require_at_least, require_same
-from onnx_vulkan.dtypes import NUMERIC, REAL, DType
+from onnx_vulkan.dtypes import ALL, NUMERIC, REAL, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.host import array_of, is_plain
 from onnx_vulkan.lower.movement import slice_axis
@@ -17,7 +17,7 @@ __all__: list[str] = []
 _INDICES = frozenset({DType.I32, DType.I64})
 
 
-@lowers("Gather", [1, 11, 13], {"x": NUMERIC, "indices": _INDICES})
+@lowers("Gather", [1, 11, 13], {"x": ALL, "indices": _INDICES})
 def gather(b: LowerContext, x: Value, indices: Operand, *, axis: int = 0) -> Value:
     """One known index is a slice."""
     axis %= x.rank

@@ -19,7 +19,7 @@ from onnx_vulkan.dims import (
     require_at_least,
     require_same,
 )
-from onnx_vulkan.dtypes import NUMERIC, DType
+from onnx_vulkan.dtypes import ALL, NUMERIC, DType
 from onnx_vulkan.errors import ShapeMismatch, Unsupported
 from onnx_vulkan.lower.reduction import host_axes
 from onnx_vulkan.lower.registry import Host, LowerContext, lowers
@@ -27,7 +27,7 @@ from onnx_vulkan.program.ir import Value
 
 __all__ = ["clamped", "slice_axis"]
 
-_ANY = {"x": NUMERIC}
+_ANY = {"x": ALL}
 _VIEW_VERSIONS = [13, 21, 23, 24, 25]
 _FAR = 1 << 40
 """A slice's end beyond this is "to the end": no question about the extent, and no overflow in a guard."""
@@ -176,12 +176,12 @@ def _tiled(b: LowerContext, x: Value, times: Sequence[Extent]) -> Value:
 # -------------------------------------------------------------------------------------------------------- concat and split
 
 
-@lowers("Concat", [4, 11, 13], {"xs": NUMERIC})
+@lowers("Concat", [4, 11, 13], {"xs": ALL})
 def concat_4(b: LowerContext, *xs: Value, axis: int) -> Value:
     return b.concat(xs, axis)
 
 
-@lowers("Concat", [1], {"xs": NUMERIC})
+@lowers("Concat", [1], {"xs": ALL})
 def concat_1(b: LowerContext, *xs: Value, axis: int = 1) -> Value:
     return b.concat(xs, axis)
 
@@ -312,6 +312,8 @@ def _pad(b: LowerContext, x: Value, mode: str, before: Sequence[Extent], after: 
         _check_room(x, mode, grow)
     if fill is not None:
         fill = b.reshape(fill, ())
+    elif x.dtype is DType.F8E8M0 and mode == "constant":
+        raise Unsupported("float8e8m0 has no 0 to pad with")
     return b.pad(x, grow[0], grow[1], mode, fill)
 
 
@@ -373,7 +375,7 @@ def space_to_depth(b: LowerContext, x: Value, *, blocksize: int, mode: str = "DC
     return b.reshape(y, (n, c * blocksize * blocksize, h // blocksize, w // blocksize))
 
 
-@lowers("Trilu", [14], _ANY)
+@lowers("Trilu", [14], {"x": NUMERIC})
 def trilu(b: LowerContext, x: Value, k: Host | None, *, upper: int = 1) -> Value:
     """Keeps ``j - i >= k`` (upper) or ``j - i <= k``."""
     diagonal = k.ints()[0] if k is not None else 0

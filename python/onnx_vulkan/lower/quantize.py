@@ -1,12 +1,15 @@
 """Quantization: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear, QLinearConv. ONNX Runtime's own: ``qlinear``.
 
-Integer sums are exact; the float steps are float32 whatever the scale's type is, as in ONNX Runtime; ties go to even.
+Integer sums are exact; the float steps are float32 whatever the scale's type is, as in ONNX Runtime; ties go to even. Small
+element types are those of :mod:`onnx_vulkan.lower.small`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from onnx_vulkan.dims import Extent, at_least, is_one, require_same
-from onnx_vulkan.dtypes import DType
+from onnx_vulkan.dtypes import SMALL_FLOATS, SMALL_INTS, DType
 from onnx_vulkan.errors import ShapeMismatch, Unsupported
 from onnx_vulkan.lower.conv import (
     BYTES,
@@ -21,6 +24,7 @@ from onnx_vulkan.lower.conv import (
 from onnx_vulkan.lower.linear import requantize, scalar_or
 from onnx_vulkan.lower.norm import axis_of
 from onnx_vulkan.lower.registry import LowerContext, lowers
+from onnx_vulkan.lower.small import bounds, convert, wide
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
 
@@ -28,6 +32,10 @@ __all__ = ["dequantize", "dynamic_range", "quantize"]
 
 _SCALES = (DType.F32, DType.F16, DType.BF16)
 _SHORTS = (*BYTES, DType.I16, DType.U16)
+_FLOATS8 = SMALL_FLOATS - {DType.F8E8M0, DType.F4E2M1}
+_QUANTIZED = frozenset({*_SHORTS, *_FLOATS8, *SMALL_INTS, DType.F4E2M1})
+_SHORTS_AND_4 = (*_SHORTS, DType.I4, DType.U4)
+_ANY_SCALES = (*_SCALES, DType.F8E8M0)
 _CONV_TYPES = {"x": BYTES, "w": BYTES, "y_zero_point": BYTES}
 
 
@@ -54,17 +62,31 @@ def _along(b: Builder, v: Value, x: Value, axis: int, block_size: int) -> Value:
     return b.slice(v, (0,) * x.rank, [x.shape[i] if i == axis else e for i, e in enumerate(shape)])
 
 
-def quantize(b: Builder, x: Value, scale: Value, zero_point: Value | None, dtype: DType) -> Value:
-    """``saturate(round(x / scale) + zero_point)``; scale and zero point broadcast to x."""
-    y = b.map("round", b.map("div", b.cast(x, DType.F32), b.cast(scale, DType.F32)))
+def quantize(b: Builder, x: Value, scale: Value, zero_point: Value | None, dtype: DType, saturate: bool = True) -> Value:
+    """``saturate(round(x / scale) + zero_point)``; scale and zero point broadcast to x.
+
+    To a small float ``x / scale + zero_point`` is rounded once, and *saturate* tells what becomes of a number out of its range.
+    """
+    y = b.map("div", b.cast(x, DType.F32), b.cast(scale, DType.F32))
+    if dtype not in SMALL_FLOATS:
+        y = b.map("round", y)
     if zero_point is not None:
         y = b.map("add", y, b.cast(zero_point, DType.F32))
+    if dtype in SMALL_FLOATS:
+        return convert(b, y, dtype, saturate=saturate)
+    if dtype in SMALL_INTS:
+        low, high = (b.scalar(n, DType.F32) for n in bounds(dtype))
+        return b.bits(b.cast(b.map("min", b.map("max", y, low), high), dtype.carrier, saturate=True), dtype)
     return b.cast(y, dtype, saturate=True)
 
 
 def dequantize(b: Builder, x: Value, scale: Value, zero_point: Value | None) -> Value:
-    """``(x - zero_point) * scale`` in float32."""
-    return b.map("mul", b.cast(centred(b, x, zero_point), DType.F32), b.cast(scale, DType.F32))
+    """``(x - zero_point) * scale`` in float32; the difference of integers is exact."""
+    if not x.dtype.is_float:
+        x = b.cast(centred(b, x, zero_point), DType.F32)
+    elif zero_point is not None:
+        x = b.map("sub", x, zero_point)
+    return b.map("mul", x, b.cast(scale, DType.F32))
 
 
 def _dtype_attribute(number: int) -> DType | None:
@@ -76,13 +98,17 @@ def _dtype_attribute(number: int) -> DType | None:
     return DType(number)
 
 
-@lowers("QuantizeLinear", versions=[1], dtypes={"x": _SCALES, "y_zero_point": _SHORTS}, domain="com.microsoft")
-@lowers("QuantizeLinear", versions=[10, 13, 19], dtypes={"x": (*_SCALES, DType.I32), "y_scale": _SCALES, "y_zero_point": BYTES})
+@lowers("QuantizeLinear", versions=[1], dtypes={"x": _SCALES, "y_zero_point": _SHORTS_AND_4}, domain="com.microsoft")
+@lowers("QuantizeLinear", versions=[10, 13], dtypes={"x": (*_SCALES, DType.I32), "y_scale": _SCALES, "y_zero_point": BYTES})
+@lowers(
+    "QuantizeLinear",
+    versions=[19],
+    dtypes={"x": (*_SCALES, DType.I32), "y_scale": _SCALES, "y_zero_point": _FLOATS8.union(BYTES)},
+)
 @lowers(
     "QuantizeLinear",
     versions=[21, 23, 24, 25, 28],
-    dtypes={"x": (*_SCALES, DType.I32), "y_scale": _SCALES, "y_zero_point": _SHORTS},
-    note="8 and 16 bit integers",
+    dtypes={"x": (*_SCALES, DType.I32), "y_scale": _ANY_SCALES, "y_zero_point": _QUANTIZED},
 )
 def quantize_linear(
     b: LowerContext,
@@ -100,20 +126,20 @@ def quantize_linear(
     if precision not in (0, DType.F32.value):
         raise Unsupported("a precision other than float32 is not supported")
     dtype = y_zero_point.dtype if y_zero_point is not None else _dtype_attribute(output_dtype) or DType.U8
-    if dtype not in _SHORTS or (output_dtype and dtype.value != output_dtype):
+    if dtype not in _QUANTIZED or (output_dtype and dtype.value != output_dtype):
         raise Unsupported(f"quantizing to output_dtype {output_dtype or dtype.onnx_name} is not supported")
-    zero_point = _along(b, y_zero_point, x, axis, block_size) if y_zero_point is not None else None
-    return quantize(b, x, _along(b, y_scale, x, axis, block_size), zero_point, dtype)
+    zero_point = _along(b, wide(b, y_zero_point), x, axis, block_size) if y_zero_point is not None else None
+    return quantize(b, x, _along(b, wide(b, y_scale), x, axis, block_size), zero_point, dtype, bool(saturate))
 
 
-@lowers("DequantizeLinear", versions=[1], dtypes={"x": (*_SHORTS, DType.I32), "x_scale": _SCALES}, domain="com.microsoft")
-@lowers("DequantizeLinear", versions=[10, 13, 19], dtypes={"x": (*BYTES, DType.I32), "x_scale": _SCALES})
-@lowers(
-    "DequantizeLinear",
-    versions=[21, 23, 24, 25, 28],
-    dtypes={"x": (*_SHORTS, DType.I32), "x_scale": _SCALES},
-    note="8, 16 and 32 bit integers",
-)
+def _dequantized(x: Collection[DType], scale: Collection[DType] = _SCALES) -> dict[str, Collection[DType]]:
+    return {"x": frozenset({*x, DType.I32}), "x_scale": scale, "x_zero_point": frozenset({*x, DType.I32})}
+
+
+@lowers("DequantizeLinear", versions=[1], dtypes=_dequantized(_SHORTS_AND_4), domain="com.microsoft")
+@lowers("DequantizeLinear", versions=[10, 13], dtypes=_dequantized(BYTES))
+@lowers("DequantizeLinear", versions=[19], dtypes=_dequantized(_FLOATS8.union(BYTES)))
+@lowers("DequantizeLinear", versions=[21, 23, 24, 25, 28], dtypes=_dequantized(_QUANTIZED, _ANY_SCALES))
 def dequantize_linear(
     b: LowerContext,
     x: Value,
@@ -125,8 +151,10 @@ def dequantize_linear(
     output_dtype: int = 0,
 ) -> Value:
     """DequantizeLinear."""
-    zero_point = _along(b, x_zero_point, x, axis, block_size) if x_zero_point is not None else None
-    y = dequantize(b, x, _along(b, x_scale, x, axis, block_size), zero_point)
+    if x_zero_point is not None and x_zero_point.dtype is not x.dtype:
+        raise Unsupported(f"a zero point of {x_zero_point.dtype.onnx_name} for {x.dtype.onnx_name} is not supported")
+    zero_point = _along(b, wide(b, x_zero_point), x, axis, block_size) if x_zero_point is not None else None
+    y = dequantize(b, wide(b, x), _along(b, wide(b, x_scale), x, axis, block_size), zero_point)
     dtype = _dtype_attribute(output_dtype) or x_scale.dtype
     if dtype not in _SCALES:
         raise Unsupported(f"output_dtype {dtype.onnx_name} is not supported")

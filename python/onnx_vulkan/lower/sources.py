@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from onnx_vulkan.dims import Dim, Extent, at_least, product, require_at_least
-from onnx_vulkan.dtypes import NUMERIC, REAL, DType
+from onnx_vulkan.dtypes import ALL, NUMERIC, REAL, DType
 from onnx_vulkan.errors import ShapeMismatch, Unsupported
 from onnx_vulkan.graph import Array
 from onnx_vulkan.lower.host import objects
@@ -23,14 +23,14 @@ def _host_ints(values: list[Extent], shape: tuple[int, ...]) -> Host:
     return Host(DType.I64, objects(values, shape))
 
 
-@lowers("Shape", [1, *_VIEW_VERSIONS, 15])
+@lowers("Shape", [1, *_VIEW_VERSIONS, 15], {"x": ALL})
 def shape(b: LowerContext, x: Operand, *, start: int = 0, end: int | None = None) -> Host:
     """Python's slice clamps as the specification does."""
     dims = list(x.shape)[start:end]
     return _host_ints(dims, (len(dims),))
 
 
-@lowers("Size", [1, *_VIEW_VERSIONS])
+@lowers("Size", [1, *_VIEW_VERSIONS], {"x": ALL})
 def size(b: LowerContext, x: Operand) -> Host:
     return _host_ints([product(x.shape)], ())
 
@@ -116,4 +116,6 @@ def eye_like(b: LowerContext, x: Value, *, dtype: int | None = None, k: int = 0)
         kind = x.dtype if dtype is None else DType(dtype)
     except ValueError:
         raise Unsupported(f"element type {dtype} is not supported") from None
+    if kind not in NUMERIC:
+        raise Unsupported(f"element type {kind.onnx_name} is not supported")
     return b.cast(b.map("eq", b.iota(x.shape, 1, DType.I64), b.iota(x.shape, 0, DType.I64, start=k)), kind)

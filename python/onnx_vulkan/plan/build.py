@@ -55,9 +55,12 @@ def _copy(source: Value, target: Value, label: str) -> Kernel:
 
 @dataclass(frozen=True, eq=False)
 class PlanInput:
-    """An input of the block: its value, and its bytes when they are part of the key."""
+    """An input of the block: the value that its bytes are, the shape and the bits of an element that the caller sees (a packed
+    input is a flat value of bytes), and its bytes when they are part of the key."""
 
     value: Value
+    shape: tuple[Extent, ...]
+    bits: int
     host_bytes: bytes | None = None
 
     @cached_property
@@ -70,10 +73,11 @@ class PlanInput:
 @dataclass(frozen=True, eq=False)
 class PlanOutput:
     """An output of the block: the stored value that holds its bytes (written by a step, no two outputs the same), and the
-    shape that the caller sees."""
+    shape and the bits of an element that the caller sees."""
 
     value: Value
     shape: tuple[Extent, ...]
+    bits: int
 
     @cached_property
     def copied(self) -> tuple[Value, Kernel]:
@@ -461,16 +465,14 @@ class PlanDraft:
         host = b""
         for i, source in zip(q.inputs, self.sources, strict=True):
             flags = (0 if source in used else IO_UNUSED) | (IO_HOST_KNOWN if i.host_bytes is not None else 0)
-            inputs.append((i.value.rank, i.value.dtype.size, len(keys), flags, self.where[source][1], self.bytes_of(source)))
+            inputs.append((len(i.shape), i.bits, len(keys), flags, self.where[source][1], self.bytes_of(source)))
             host += i.host_bytes or b""
-            for e in i.value.shape:
+            for e in i.shape:
                 keys.append(self.key_row(e))
         outputs: list[tuple[int, ...]] = []
         output_dims: list[int] = []
         for n, o in enumerate(q.outputs):
-            outputs.append(
-                (len(o.shape), o.value.dtype.size, len(output_dims), 0, self.output_offsets[n], self.bytes_of(o.value))
-            )
+            outputs.append((len(o.shape), o.bits, len(output_dims), 0, self.output_offsets[n], self.bytes_of(o.value)))
             output_dims += [self.expression(e) for e in o.shape]
         guards = [(self.expression(g.expr), int(g.kind == "nonneg"), int(g.answer), 0) for g in q.guards if self.varies(g.expr)]
         return PlanTables(

@@ -105,7 +105,7 @@ GUARD = np.dtype([("expr", "u4"), ("nonneg", "u4"), ("answer", "u4"), ("pad", "u
 KEY = np.dtype([("symbol", "i4"), ("pad", "u4"), ("value", "i8")])
 """One input dim: symbol -1: the dim equals ``value``; else it gives run-time symbol ``symbol``, at most ``value``."""
 
-IO = np.dtype([("rank", "u4"), ("itemsize", "u4"), ("dims", "u4"), ("flags", "u4"), ("offset", "u8"), ("capacity", "u8")])
+IO = np.dtype([("rank", "u4"), ("bits", "u4"), ("dims", "u4"), ("flags", "u4"), ("offset", "u8"), ("capacity", "u8")])
 """An input or output: ``offset``/``capacity`` bytes in its segment. ``dims``: for inputs the first row of the KEY array, for
 outputs the first of ``rank`` entries of the output-dims array, each where an expression starts. Flags: 1 = not used on the
 device, 2 = copied into the key (host-known: its bytes are compared, its dims are fixed)."""

@@ -21,13 +21,15 @@ from onnx_vulkan.dims import (
     require_same,
     same,
 )
-from onnx_vulkan.dtypes import DType
+from onnx_vulkan.dtypes import SMALL, DType
 from onnx_vulkan.errors import ShapeMismatch
 from onnx_vulkan.graph import Array
 from onnx_vulkan.program.ir import COMPARE, MAP_FNS, Instr, Program, Value
 
 __all__ = ["Builder"]
 
+_MOVES = frozenset("reshape transpose broadcast slice pad concat gather gather_elements gather_nd scatter bits".split())
+"""What may be done with a value of a small type (:data:`~onnx_vulkan.dtypes.SMALL`)."""
 _BOOL_RESULT = COMPARE | {"isnan", "isposinf", "isneginf"}
 
 
@@ -70,6 +72,10 @@ class Builder:
         self, op: str, inputs: Sequence[Value], outputs: Sequence[tuple[DType, Sequence[Extent]]], /, **attrs: Any
     ) -> tuple[Value, ...]:
         """Append an instruction (primitive or composite) with the given output types; gives back its outputs."""
+        if op not in _MOVES or attrs.get("reduction", "none") != "none":
+            for dtype in (*(v.dtype for v in inputs), *(t for t, _ in outputs)):
+                if dtype in SMALL:
+                    raise TypeError(f"{op} of {dtype.onnx_name}")
         outs = tuple(Value(dtype, tuple(shape)) for dtype, shape in outputs)
         instr = Instr(op, tuple(inputs), outs, attrs, self.source)
         self.instrs.append(instr)
