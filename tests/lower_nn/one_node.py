@@ -92,3 +92,20 @@ def check(
         for i, (got, want) in enumerate(zip(outputs, wanted, strict=True)):
             assert got.shape == want.shape
             assert_close(specified(i, got), specified(i, want), rtol, atol)
+
+
+def check_formula(
+    op: str,
+    inputs: Mapping[str, Array | None],
+    attributes: Mapping[str, Any],
+    wants: Sequence[Array],
+    *,
+    rtol: float = 1e-4,
+    atol: float = 1e-5,
+    **form: Any,
+) -> None:
+    """As :func:`check` for an operator of ``com.microsoft`` that the CPU EP lacks: the results are given."""
+    graph = graph_of(model_of(op, 17, inputs, attributes, outputs=len(wants), domain="com.microsoft", **form))
+    assert not refusals(graph), [str(r) for r in refusals(graph)]
+    for got, want in zip(run(graph, {name: np.asarray(inputs[name]) for name in graph.inputs}), wants, strict=True):
+        assert_close(got, want, rtol, atol)

@@ -243,27 +243,11 @@ def test_other_norms() -> None:
         check("GroupNormalization", version, given, {"num_groups": 3}, constants=("s", "b"), dynamic=True)
 
 
-def test_skip_layer_norms() -> None:
-    x, skip, vector = normal(2, 3, 8), normal(2, 3, 8), normal(8)
-    given = {"x": x, "skip": skip, "g": vector, "beta": normal(8), "bias": normal(8)}
-    check("SkipLayerNormalization", 13, given, outputs=1, domain="com.microsoft", constants=("g", "beta", "bias"), dynamic=True)
-    given = {"x": x, "skip": skip, "g": vector}
-    check("SkipSimplifiedLayerNormalization", 13, given, domain="com.microsoft", constants=("g",), dynamic=True)
-
-
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
 @pytest.mark.parametrize("version", [1, 11, 13])
 @pytest.mark.parametrize("axis", [0, 1, 2, None])
 def test_softmax_changed_its_meaning_in_13(op: str, version: int, axis: int | None) -> None:
     check(op, version, {"x": normal(2, 3, 4)}, {} if axis is None else {"axis": axis}, dynamic=True)
-
-
-@pytest.mark.parametrize("op,attributes", [("Gelu", {}), ("BiasGelu", {}), ("FastGelu", {}), ("QuickGelu", {"alpha": 1.5})])
-def test_fused_activations(op: str, attributes: dict[str, Any]) -> None:
-    given: dict[str, Array | None] = {"x": 3 * normal(2, 5)}
-    if op in ("BiasGelu", "FastGelu"):
-        given["b"] = normal(5)
-    check(op, 13, given, attributes, domain="com.microsoft", constants=("b",))
 
 
 # ------------------------------------------------------------------------------------------------------ quantization

@@ -18,10 +18,9 @@ from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["Masks", "merge_heads", "rotate", "scaled_attention", "split_heads"]
+__all__ = ["Masks", "Scores", "merge_heads", "positions", "rotary", "rotate", "scaled_attention", "split_heads"]
 
 NEG_INF = -math.inf
-_INTEGERS = (DType.I32, DType.I64)
 
 
 def split_heads(b: Builder, x: Value, heads: int) -> Value:
@@ -288,7 +287,7 @@ def rotate(b: Builder, x: Value, cos: Value, sin: Value, width: int, *, interlea
     return b.concat([turned, b.slice(x, (*zeros, width), (*lead, size - width))], -1)
 
 
-def _rotary(
+def rotary(
     b: Builder, x: Value, cos: Value, sin: Value, ids: Value | None, *, heads: int, width: int, interleaved: bool
 ) -> Value:
     """RotaryEmbedding on ``[B, S, H*D]`` or ``[B, H, S, D]``; *ids* ``[B, S]`` picks rows of the caches."""
@@ -331,34 +330,7 @@ def rotary_embedding(
     rotary_embedding_dim: int = 0,
 ) -> Value:
     """RotaryEmbedding."""
-    return _rotary(
-        b, x, cos_cache, sin_cache, position_ids,
-        heads=num_heads, width=rotary_embedding_dim, interleaved=bool(interleaved),
-    )  # fmt: skip
-
-
-@lowers("RotaryEmbedding", versions=[1], dtypes={"x": GPU_FLOATS, "position_ids": _INTEGERS}, domain="com.microsoft")
-def rotary_embedding_ms(
-    b: LowerContext,
-    x: Value,
-    position_ids: Value,
-    cos_cache: Value,
-    sin_cache: Value,
-    *,
-    interleaved: int = 0,
-    is_packed_batching: int = 0,
-    num_heads: int = 0,
-    rotary_embedding_dim: int = 0,
-    scale: float = 1.0,
-) -> Value:
-    """RotaryEmbedding of ONNX Runtime; a single position id is the offset of the first step."""
-    if is_packed_batching or scale != 1.0:
-        raise Unsupported("is_packed_batching and scale are not supported")
-    steps = x.shape[1] if x.rank == 3 else x.shape[2]
-    if position_ids.rank == 1:
-        start = b.reshape(b.cast(position_ids, DType.I64), (1, 1))
-        position_ids = b.broadcast(b.map("add", start, b.iota((1, steps), 1, DType.I64)), (x.shape[0], steps))
-    return _rotary(
+    return rotary(
         b, x, cos_cache, sin_cache, position_ids,
         heads=num_heads, width=rotary_embedding_dim, interleaved=bool(interleaved),
     )  # fmt: skip

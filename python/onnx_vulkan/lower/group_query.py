@@ -14,6 +14,7 @@ from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.attention import Masks, merge_heads, positions, rotate, scaled_attention
 from onnx_vulkan.lower.elementwise import GPU_FLOATS
+from onnx_vulkan.lower.indexing import from_zero
 from onnx_vulkan.lower.registry import Host, LowerContext, lowers
 from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder
@@ -90,9 +91,7 @@ def _present(b: Builder, past: Value | None, new: Value, before: Value | None, v
 
 def _in_range(b: Builder, lengths: Value, limit: Extent) -> Value:
     """*lengths* as int64; one outside ``0 <= length < limit`` is an error of the run."""
-    n = b.cast(lengths, DType.I64)
-    outside = b.broadcast(_number(b, limit), n.shape)
-    n = b.map("select", b.map("lt", n, b.scalar(0, DType.I64)), outside, n)
+    n = from_zero(b, b.cast(lengths, DType.I64), limit)
     return b.gather(b.iota((limit,), 0, DType.I64), n, 0)
 
 
@@ -116,7 +115,7 @@ def _angles(
     else:
         assert before is not None
         rows = b.map("add", b.reshape(before, (batch, 1)), along)
-    return b.reshape(b.gather(cache, rows, 0), (rows.shape[0], steps, 1, half))
+    return b.reshape(b.gather(cache, from_zero(b, rows, cache.shape[0]), 0), (rows.shape[0], steps, 1, half))
 
 
 def _refuse_new_forms(

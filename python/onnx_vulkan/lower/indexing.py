@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnx_vulkan.dims import Dim, at_least, product, require_at_least, require_same
+from onnx_vulkan.dims import Dim, Extent, at_least, product, require_at_least, require_same
 from onnx_vulkan.dtypes import ALL, NUMERIC, REAL, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.host import array_of, is_plain
 from onnx_vulkan.lower.movement import slice_axis
 from onnx_vulkan.lower.registry import Host, LowerContext, Operand, lowers
+from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
 
-__all__: list[str] = []
+__all__ = ["from_zero"]
 
 _INDICES = frozenset({DType.I32, DType.I64})
+
+
+def from_zero(b: Builder, indices: Value, extent: Extent) -> Value:
+    """*indices* into an axis of *extent* for an operator that does not count from its end: one below 0 is put outside."""
+    outside = b.broadcast(b.cast(b.dims([extent], ()), indices.dtype), indices.shape)
+    return b.map("select", b.map("lt", indices, b.scalar(0, indices.dtype)), outside, indices)
 
 
 @lowers("Gather", [1, 11, 13], {"x": ALL, "indices": _INDICES})

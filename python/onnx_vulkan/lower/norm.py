@@ -1,4 +1,4 @@
-"""Normalizations and softmaxes, also ONNX Runtime's SkipLayerNormalization family, by the builder functions of composites."""
+"""Normalizations and softmaxes, by the builder functions of composites."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
 
-__all__: list[str] = []
+__all__ = ["normalize_groups"]
 
 
 def axis_of(axis: int, rank: int) -> int:
@@ -146,7 +146,7 @@ def instance_norm(
     return b.cast(y, x.dtype)
 
 
-def _group_norm(b: Builder, x: Value, num_groups: int, epsilon: float) -> Value:
+def normalize_groups(b: Builder, x: Value, num_groups: int, epsilon: float) -> Value:
     """x normalized over each group of channels, in float32 for half floats."""
     if x.rank < 2:
         raise Unsupported(f"an input of rank {x.rank} has no channels")
@@ -160,7 +160,7 @@ def _group_norm(b: Builder, x: Value, num_groups: int, epsilon: float) -> Value:
 @lowers("GroupNormalization", versions=[18], dtypes={"x": FLOATS})
 def group_norm_18(b: LowerContext, x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5, num_groups: int) -> Value:
     """GroupNormalization-18: scale and bias a group."""
-    y = _group_norm(b, x, num_groups, epsilon)
+    y = normalize_groups(b, x, num_groups, epsilon)
     c, *spatial = x.shape[1:]
     split = (x.shape[0], num_groups, c // num_groups, *spatial)
     groups = (num_groups, *(1,) * (len(split) - 2))
@@ -173,7 +173,7 @@ def group_norm(
     b: LowerContext, x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5, num_groups: int, stash_type: int = 1
 ) -> Value:
     """GroupNormalization-21: scale and bias a channel. Half floats are normalized in float32 whatever stash_type says."""
-    y = _group_norm(b, x, num_groups, epsilon)
+    y = normalize_groups(b, x, num_groups, epsilon)
     return b.cast(_scale_shift(b, y, _per_channel(b, scale, x.rank), _per_channel(b, bias, x.rank)), x.dtype)
 
 
@@ -225,39 +225,6 @@ def simplified_layer_norm(
     if stash_type != 1:
         raise Unsupported(f"stash_type {stash_type} is not supported")
     return composites.rms_norm(b, x, _last_axes(axis, x.rank), scale, epsilon)
-
-
-def _skip_sum(b: Builder, x: Value, skip: Value, bias: Value | None) -> Value:
-    """``x + skip + bias``; skip may lack the batch axis or have a batch of 1."""
-    total = b.map("add", x, b.broadcast(skip, x.shape))
-    return b.map("add", total, bias) if bias is not None else total
-
-
-@lowers("SkipLayerNormalization", versions=[1], dtypes={"x": FLOATS}, domain="com.microsoft")
-def skip_layer_norm(
-    b: LowerContext,
-    x: Value,
-    skip: Value,
-    gamma: Value,
-    beta: Value | None = None,
-    bias: Value | None = None,
-    *,
-    epsilon: float = 1e-12,
-) -> tuple[Value, Value | None, Value | None, Value]:
-    """SkipLayerNormalization of ONNX Runtime: LayerNormalization of ``x + skip + bias``; output 3 is that sum."""
-    total = _skip_sum(b, x, skip, bias)
-    y, mean, inverse = _layer_norm(b, total, gamma, beta, -1, epsilon)
-    return y, b.cast(mean, DType.F32), b.cast(inverse, DType.F32), total
-
-
-@lowers("SkipSimplifiedLayerNormalization", versions=[1], dtypes={"x": FLOATS}, domain="com.microsoft")
-def skip_simplified_layer_norm(
-    b: LowerContext, x: Value, skip: Value, gamma: Value, bias: Value | None = None, *, epsilon: float = 1e-12
-) -> tuple[Value, Value | None, Value, Value]:
-    """SkipSimplifiedLayerNormalization of ONNX Runtime: RMS normalization of ``x + skip + bias``; output 3 is that sum."""
-    total = _skip_sum(b, x, skip, bias)
-    y, inverse = composites.rms_norm(b, total, (-1,), gamma, epsilon)
-    return y, None, b.cast(inverse, DType.F32), total
 
 
 # --------------------------------------------------------------------------------------------------------------- others
