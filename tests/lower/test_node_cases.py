@@ -30,8 +30,6 @@ REFUSED = {
     "training_default": "training mode",
     "training_dropout": "training mode",
     "nonzero": "depends on data",
-    "pow_types_int32_float32": "integer base",
-    "pow_types_int64_float32": "integer base",
     "reduce_log_sum_exp": "float64",
     "seq": "seq(",
     "_opt": "optional(",

@@ -28,7 +28,7 @@ DIFFERENT = {
     "test_resize_downsample_scales_cubic_align_corners": "ONNX divides by the unrounded output extent",
 }
 
-REFUSED = {"gqa_rank4_mask": "softmax_precision float64", "with_output_shape": "output_shape"}
+REFUSED = {"with_output_shape": "output_shape"}
 
 
 def arrays_of(values: list[object]) -> list[np.ndarray] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from onnx_vulkan.dims import is_one
-from onnx_vulkan.dtypes import FLOATS, INTS
+from onnx_vulkan.dtypes import FLOATS, INTS, REAL, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.registry import LowerContext, lowers
 from onnx_vulkan.program import composites
@@ -142,9 +142,11 @@ def swish(b: LowerContext, x: Value, *, alpha: float = 1.0) -> Value:
     return composites.quick_gelu(b, x, alpha)
 
 
-@lowers("Shrink", [9], {"x": FLOATS})
+@lowers("Shrink", [9], {"x": REAL})
 def shrink(b: LowerContext, x: Value, *, bias: float = 0.0, lambd: float = 0.5) -> Value:
-    """``x + bias`` below -lambd, ``x - bias`` above lambd, else 0."""
+    """``x + bias`` below -lambd, ``x - bias`` above lambd, else 0. Integers are computed in float32 and cut off."""
+    if x.dtype.is_int:
+        return b.cast(shrink(b, b.cast(x, DType.F32), bias=bias, lambd=lambd), x.dtype)
     low = b.map("lt", x, _number(b, -lambd, x))
     high = b.map("gt", x, _number(b, lambd, x))
     shifted = b.map("select", high, b.map("sub", x, _number(b, bias, x)), _number(b, 0, x))

@@ -1,6 +1,6 @@
 """Attention and rotary embeddings, in primitives: Attention-23 to -25, RotaryEmbedding.
 
-Scores are float32 whatever the operands are. Query heads that share a key head are folded into the rows of one product, so
+Scores are float32 (float64 of float64 operands). Query heads that share a key head are folded into the rows of one product, so
 keys and values are never repeated.
 """
 
@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from onnx_vulkan.dims import Extent, at_least, require_same, same
-from onnx_vulkan.dtypes import DType
+from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.elementwise import GPU_FLOATS
 from onnx_vulkan.lower.registry import LowerContext, lowers
@@ -77,29 +77,33 @@ def scaled_attention(
     masks: Masks,
     softcap: float = 0.0,
     sink: Value | None = None,
+    precision: DType = DType.F32,
 ) -> Scores:
     """``softmax(mask(q k^T * scale)) v`` for ``[B, H, S, D]`` queries and ``[B, G, T, D]`` keys with H a multiple of G.
 
-    *sink* (``[H]``) is one more score a head in the softmax, of a key whose value is 0.
+    *sink* (``[H]``) is one more score a head in the softmax, of a key whose value is 0. Scores are float32, of float64 operands
+    float64; the softmax is in the wider of that and *precision*.
     """
     batch, heads, steps, _ = q.shape
     groups, total = k.shape[1], k.shape[2]
     require_same(heads % groups, 0, "query heads are no multiple of key heads")
+    t = DType.F64 if q.dtype is DType.F64 else DType.F32
     full = (batch, heads, steps, total)
-    product = b.contract(_grouped(b, q, groups), b.transpose(k, (0, 1, 3, 2)), dtype=DType.F32, acc=DType.F32)
+    product = b.contract(_grouped(b, q, groups), b.transpose(k, (0, 1, 3, 2)), dtype=t, acc=t)
     scaled = composites.affine(b, b.reshape(product, full), scale, 0.0)
     capped = scaled
     if softcap:
         capped = composites.affine(b, b.map("tanh", composites.affine(b, scaled, 1 / softcap, 0.0)), softcap, 0.0)
     masked = capped
     for bias in masks.added:
-        masked = b.map("add", masked, b.broadcast(b.cast(bias, DType.F32), full))
+        masked = b.map("add", masked, b.broadcast(b.cast(bias, t), full))
     for mask in masks.allowed:
-        masked = b.map("select", b.broadcast(mask, full), masked, b.scalar(masks.fill, DType.F32))
+        masked = b.map("select", b.broadcast(mask, full), masked, b.scalar(masks.fill, t))
+    logits = b.cast(masked, DType.F64) if precision is DType.F64 else masked
     if sink is not None:
-        probabilities = composites.sink_softmax(b, masked, b.reshape(b.cast(sink, DType.F32), (1, heads, 1, 1)))
+        probabilities = composites.sink_softmax(b, logits, b.reshape(b.cast(sink, logits.dtype), (1, heads, 1, 1)))
     else:
-        probabilities = composites.masked_softmax(b, masked) if masks.may_be_empty else composites.softmax(b, masked)
+        probabilities = composites.masked_softmax(b, logits) if masks.may_be_empty else composites.softmax(b, logits)
     y = b.contract(_grouped(b, b.cast(probabilities, v.dtype), groups), v, dtype=v.dtype)
     return Scores(b.reshape(y, (batch, heads, steps, v.shape[3])), scaled, capped, masked, probabilities)
 
@@ -154,8 +158,6 @@ def _attention(
         if not q_num_heads or not kv_num_heads:
             raise Unsupported("operands of rank 3 need q_num_heads and kv_num_heads")
         q, k, v = split_heads(b, q, q_num_heads), split_heads(b, k, kv_num_heads), split_heads(b, v, kv_num_heads)
-    if softmax_precision == DType.F64.value:
-        raise Unsupported("softmax_precision float64 is not supported")
     if (past_key is None) != (past_value is None) or (past_key is not None and nonpad is not None):
         raise Unsupported("past_key and past_value go together, and not with nonpad_kv_seqlen")
     offset: Extent | Value = 0
@@ -187,7 +189,8 @@ def _attention(
         if not isinstance(width, int):
             raise Unsupported("the head size is not known before the run")
         scale = 1 / math.sqrt(width)
-    stages = scaled_attention(b, q, k, v, scale=scale, masks=masks, softcap=softcap)
+    precision = DType.F64 if softmax_precision == DType.F64.value else DType.F32  # halves are computed in float32
+    stages = scaled_attention(b, q, k, v, scale=scale, masks=masks, softcap=softcap, precision=precision)
     if b.wants(3) and qk_matmul_output_mode == 0 and softcap:
         raise Unsupported("qk_matmul_output_mode 0 with softcap (its meaning changed) is not supported")
     shown = {0: stages.scaled, 1: stages.capped, 2: stages.masked, 3: stages.probabilities}
@@ -197,8 +200,7 @@ def _attention(
     return y, k, v, b.cast(shown[qk_matmul_output_mode], q.dtype)
 
 
-_MASKS = GPU_FLOATS | {DType.BOOL}
-_TYPES = {"q": GPU_FLOATS, "k": GPU_FLOATS, "v": GPU_FLOATS, "attn_mask": _MASKS}
+_TYPES = {"q": FLOATS, "k": FLOATS, "v": FLOATS, "attn_mask": FLOATS | {DType.BOOL}}
 
 
 @lowers("Attention", versions=[23], dtypes=_TYPES)

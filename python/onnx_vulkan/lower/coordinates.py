@@ -1,13 +1,14 @@
 """Where the output indices of a resized axis fall in the input, by the coordinate modes of Resize-19.
 
 It is a line ``(a*o + b) / c`` with integer coefficients, also for symbolic extents. With known numbers the coordinates are
-computed here in float32, operation by operation as ONNX Runtime does.
+computed here in float32 (for float64 data: in float64), operation by operation as ONNX Runtime does.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,52 +103,57 @@ def line(mode: str, a: Axis) -> Line:
     return 2 * q, q - p, 2 * p
 
 
-def known_coordinates(mode: str, a: Axis, out: int, size: int, scale: np.float32) -> NDArray[np.float32]:
-    """x_original of every output index, in float32 operation by operation."""
-    f = np.float32
-    o = np.arange(out, dtype=np.float32)
+def known_coordinates(mode: str, a: Axis, out: int, size: int, scale: float, dtype: DType = DType.F32) -> NDArray[Any]:
+    """x_original of every output index, in *dtype* operation by operation."""
+    f = dtype.numpy.type
+    coordinates: NDArray[Any] = _coordinates(mode, a, out, size, f(scale), f)
+    return coordinates
+
+
+def _coordinates(mode: str, a: Axis, out: int, size: int, s: Any, f: type[Any]) -> Any:
+    o = np.arange(out, dtype=f)
     half = f(0.5)
     if mode == "asymmetric":
-        return o / scale
+        return o / s
     if mode == "align_corners":
         return o * f(0) if out == 1 else o * f(size - 1) / f(out - 1)
     if mode == "tf_half_pixel_for_nn":
-        return (o + half) / scale
+        return (o + half) / s
     if mode == "half_pixel_symmetric":
-        adjustment = f(out) / (scale * f(size))
+        adjustment = f(out) / (s * f(size))
         center = f(size) / f(2)
-        return center * (f(1) - adjustment) + (o + half) / scale - half
+        return center * (f(1) - adjustment) + (o + half) / s - half
     if mode == "tf_crop_and_resize":
         start, end = f(a.roi[0]), f(a.roi[1])
         if out == 1:
-            return np.full(1, half * (start + end) * f(size - 1), np.float32)
+            return np.full(1, half * (start + end) * f(size - 1), f)
         return start * f(size - 1) + (o * (end - start) * f(size - 1)) / f(out - 1)
     if mode == "pytorch_half_pixel" and out == 1:
         return o * f(0)
-    return (o + half) / scale - half
+    return (o + half) / s - half
 
 
-def numbers(a: Axis) -> tuple[int, int, np.float32] | None:
+def numbers(a: Axis) -> tuple[int, int, float] | None:
     """out, size, scale as numbers, where none is symbolic."""
     p, q = a.scale
     if isinstance(a.out, Dim) or isinstance(a.size, Dim) or isinstance(p, Dim) or isinstance(q, Dim):
         return None
-    return a.out, a.size, np.float32(p / q)
+    return a.out, a.size, p / q
 
 
-def coordinate_vector(b: Builder, mode: str, a: Axis) -> Value:
-    """x_original as a float32 vector; a constant where all is known."""
+def coordinate_vector(b: Builder, mode: str, a: Axis, dtype: DType = DType.F32) -> Value:
+    """x_original as a vector of *dtype*, a float; a constant where all is known."""
     known = numbers(a)
     if mode == "tf_crop_and_resize" and known is None:  # its roi is no line with integer coefficients
         out, size = pinned(a.out), pinned(a.size)
         if out is None or size is None:
-            return b.iota((a.out,), 0, DType.F32)  # claiming: any vector will do
-        known = out, size, np.float32(1)
+            return b.iota((a.out,), 0, dtype)  # claiming: any vector will do
+        known = out, size, 1.0
     if known is not None:
-        return b.const(known_coordinates(mode, a, *known))
+        return b.const(known_coordinates(mode, a, *known, dtype))
     first, step, divisor = line(mode, a)[1], line(mode, a)[0], line(mode, a)[2]
-    numerator = b.cast(b.iota((a.out,), 0, index_type(a, step, first), first, step), DType.F32)
-    return b.map("div", numerator, extent_value(b, divisor, DType.F32))
+    numerator = b.cast(b.iota((a.out,), 0, index_type(a, step, first), first, step), dtype)
+    return b.map("div", numerator, extent_value(b, divisor, dtype))
 
 
 def extent_value(b: Builder, e: Extent, dtype: DType) -> Value:

@@ -147,10 +147,32 @@ def pow_1(b: LowerContext, x: Value, y: Value, *, axis: int | None = None, broad
     return b.map("pow", x, _aligned(b, x, y, axis, broadcast))
 
 
-@lowers("Pow", [7, 12, 13, 15], {"x": (FLOATS | INTS), "y": REAL}, note="an integer base needs an integer exponent")
+def _integer_power(b: LowerContext, x: Value, y: Value) -> Value:
+    """An integer base to a float exponent: what float64 gives, cut off; whole exponents and roots are exact.
+
+    Only an exponent that is a multiple of 1/32 can have a whole root that 64 bits hold. With others a power that is no whole number
+    but within two units of float64's last place of one may be cut off on either side of it.
+    """
+    integer = DType.U64 if x.dtype is DType.U64 else DType.I64
+    exponent, zero = b.cast(y, DType.F64), b.scalar(0, DType.F64)
+
+    def is_whole(v: Value) -> Value:
+        return b.map("eq", b.map("floor", v), v)
+
+    counted = b.map("and", is_whole(exponent), b.map("ge", exponent, zero))
+    count = b.map("min", b.map("select", counted, exponent, zero), b.scalar(2.0**62, DType.F64))
+    product = b.map("pow", b.cast(x, integer), b.cast(count, integer))
+    power = b.map("pow", b.cast(x, DType.F64), exponent)
+    nearest = b.map("round", power)
+    error = b.map("abs", b.map("sub", power, nearest))
+    close = b.map("le", error, b.map("mul", b.map("abs", power), b.scalar(2.0**-51, DType.F64)))
+    exact = b.map("and", close, is_whole(b.map("mul", exponent, b.scalar(32, DType.F64))))
+    root = b.cast(b.map("select", exact, nearest, power), x.dtype, saturate=True)
+    return b.map("select", counted, b.cast(product, x.dtype), root)
+
+
+@lowers("Pow", [7, 12, 13, 15], {"x": (FLOATS | INTS), "y": REAL})
 def pow_7(b: LowerContext, x: Value, y: Value) -> Value:
-    if x.dtype.is_int and not y.dtype.is_int:
-        raise Unsupported("an integer base with a float exponent is not supported")
     if y.data is not None and y.data.size == 1 and y.rank <= x.rank:
         exponent = float(y.data.reshape(-1)[0])
         if exponent in (1.0, 2.0, 3.0):
@@ -158,6 +180,8 @@ def pow_7(b: LowerContext, x: Value, y: Value) -> Value:
             for _ in range(int(exponent) - 1):
                 power = b.map("mul", power, x)
             return power
+    if x.dtype.is_int and y.dtype.is_float:
+        return _integer_power(b, x, y)
     return b.map("pow", x, b.cast(y, x.dtype))
 
 

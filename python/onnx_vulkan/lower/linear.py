@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnx_vulkan.dims import Extent, broadcast_extents, product, require_same
-from onnx_vulkan.dtypes import FLOATS, DType
+from onnx_vulkan.dtypes import FLOATS, REAL, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.conv import BYTES, centred
 from onnx_vulkan.lower.registry import LowerContext, lowers
@@ -286,9 +286,12 @@ def _pair(
     return b.reshape(b.contract(x, y), (*sizes[0], *sizes[1], *sizes[3])), batch + rows + columns
 
 
-@lowers("Einsum", versions=[12, 28], dtypes={"xs": _MATMUL_TYPES})
+@lowers("Einsum", versions=[12, 28], dtypes={"xs": REAL})
 def einsum(b: LowerContext, *xs: Value, equation: str) -> Value:
-    """Einsum: operands are multiplied from left to right, each pair as one matrix product."""
+    """Einsum: operands are multiplied from left to right, each pair as one matrix product. 8 and 16 bits wrap at the end."""
+    if xs[0].dtype not in _MATMUL_TYPES:
+        wide = DType.I32 if xs[0].dtype.is_signed else DType.U32
+        return b.cast(einsum(b, *(b.cast(x, wide) for x in xs), equation=equation), xs[0].dtype)
     terms, output = _parse(equation, [x.rank for x in xs])
     extents: dict[str, Extent] = {}
     for x, labels in zip(xs, terms, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnx_vulkan.dims import Extent, at_least, product, require_same
-from onnx_vulkan.dtypes import FLOATS, NUMERIC, DType
+from onnx_vulkan.dtypes import FLOATS, NUMERIC, REAL, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.conv import per_axis, split_pads
 from onnx_vulkan.lower.norm import axis_of
@@ -35,7 +35,7 @@ def center_crop_pad(b: LowerContext, x: Value, shape: Host, *, axes: list[int] |
     return b.pad(b.slice(x, starts, sizes), before, after)
 
 
-@lowers("Col2Im", versions=[18], dtypes={"x": FLOATS})
+@lowers("Col2Im", versions=[18], dtypes={"x": REAL})
 def col2im(
     b: LowerContext,
     x: Value,

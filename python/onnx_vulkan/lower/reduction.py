@@ -47,6 +47,17 @@ def _log_sum_exp(b: LowerContext, x: Value, axes: Sequence[int]) -> Value:
     return b.map("add", b.map("log", _sum(b, b.map("exp", b.map("sub", x, m)), axes)), m)
 
 
+def _in_floats(formula: Formula) -> Formula:
+    """*formula* of integers: computed in float64 and cut off, as ONNX Runtime does."""
+
+    def wider(b: LowerContext, x: Value, axes: Sequence[int]) -> Value:
+        if not x.dtype.is_int:
+            return formula(b, x, axes)
+        return b.cast(formula(b, b.cast(x, DType.F64), axes), x.dtype, saturate=True)
+
+    return wider
+
+
 def _squares(b: LowerContext, x: Value, axes: Sequence[int]) -> Value:
     return _sum(b, b.map("mul", x, x), axes)
 
@@ -77,9 +88,10 @@ _register("ReduceMax", _extreme("max"), NUMERIC, [1, 11, 12, 13], [18, 20])
 _register("ReduceMin", _extreme("min"), NUMERIC, [1, 11, 12, 13], [18, 20])
 _register("ReduceProd", lambda b, x, axes: b.reduce("prod", x, axes, keepdims=True), REAL, [1, 11, 13], [18])
 _register("ReduceL1", lambda b, x, axes: _sum(b, b.map("abs", x), axes), REAL, [1, 11, 13], [18])
-_register("ReduceL2", lambda b, x, axes: b.map("sqrt", _squares(b, x, axes)), FLOATS, [1, 11, 13], [18])
-_register("ReduceLogSum", lambda b, x, axes: b.map("log", _sum(b, x, axes)), FLOATS, [1, 11, 13], [18, 28])
-_register("ReduceLogSumExp", _log_sum_exp, FLOATS, [1, 11, 13], [18, 28])
+_WORDS = FLOATS | {DType.I32, DType.U32, DType.I64, DType.U64}
+_register("ReduceL2", _in_floats(lambda b, x, axes: b.map("sqrt", _squares(b, x, axes))), _WORDS, [1, 11, 13], [18])
+_register("ReduceLogSum", _in_floats(lambda b, x, axes: b.map("log", _sum(b, x, axes))), _WORDS, [1, 11, 13], [18, 28])
+_register("ReduceLogSumExp", _in_floats(_log_sum_exp), _WORDS, [1, 11, 13], [18, 28])
 _register("ReduceSumSquare", _squares, REAL, [1, 11, 13], [18])
 
 

@@ -112,8 +112,8 @@ def _nearest_index(b: Builder, mode: str, rounding: str, a: Axis) -> Value:
 
 def _clamped(b: Builder, index: Value, a: Axis) -> Value:
     """A float index limited to the axis, as int32."""
-    last = extent_value(b, a.size - 1, DType.F32)
-    return b.cast(b.map("min", b.map("max", index, b.scalar(0, DType.F32)), last), DType.I32)
+    last = extent_value(b, a.size - 1, index.dtype)
+    return b.cast(b.map("min", b.map("max", index, b.scalar(0, index.dtype)), last), DType.I32)
 
 
 def _resize_nearest(b: Builder, x: Value, mode: str, rounding: str, axes: Sequence[Axis]) -> Value:
@@ -138,9 +138,10 @@ def _resize_nearest(b: Builder, x: Value, mode: str, rounding: str, axes: Sequen
 
 def _linear_taps(b: Builder, coordinate: Value, a: Axis) -> list[Value]:
     """Indices and weights of the two neighbours; outside, the edge counts."""
-    last = extent_value(b, a.size - 1, DType.F32)
-    one = b.scalar(1, DType.F32)
-    x = b.map("min", b.map("max", coordinate, b.scalar(0, DType.F32)), last)
+    dtype = coordinate.dtype
+    last = extent_value(b, a.size - 1, dtype)
+    one = b.scalar(1, dtype)
+    x = b.map("min", b.map("max", coordinate, b.scalar(0, dtype)), last)
     low = b.map("floor", x)
     weight = b.map("sub", x, low)
     high = b.map("min", b.map("add", low, one), last)
@@ -152,12 +153,12 @@ def cubic_weights(b: Builder, t: Value, coeff: float) -> list[Value]:
     near, far = (coeff + 2, -(coeff + 3), 0.0, 1.0), (coeff, -5 * coeff, 8 * coeff, -4 * coeff)
 
     def polynomial(x: Value, coefficients: Sequence[float]) -> Value:
-        y = b.scalar(coefficients[0], DType.F32)
+        y = b.scalar(coefficients[0], t.dtype)
         for c in coefficients[1:]:
-            y = b.map("add", b.map("mul", y, x), b.scalar(c, DType.F32))
+            y = b.map("add", b.map("mul", y, x), b.scalar(c, t.dtype))
         return y
 
-    one = b.scalar(1, DType.F32)
+    one = b.scalar(1, t.dtype)
     rest = b.map("sub", one, t)
     outer = [b.map("add", v, one) for v in (t, rest)]
     return [polynomial(outer[0], far), polynomial(t, near), polynomial(rest, near), polynomial(outer[1], far)]
@@ -167,9 +168,10 @@ def _cubic_taps(b: Builder, coordinate: Value, a: Axis, coeff: float, exclude_ou
     """Indices and weights of the four neighbours."""
     base = b.map("floor", coordinate)
     weights = cubic_weights(b, b.map("sub", coordinate, base), coeff)
-    last = extent_value(b, a.size - 1, DType.F32)
-    zero = b.scalar(0, DType.F32)
-    indices = [b.map("add", base, b.scalar(j - 1, DType.F32)) for j in range(4)]
+    dtype = coordinate.dtype
+    last = extent_value(b, a.size - 1, dtype)
+    zero = b.scalar(0, dtype)
+    indices = [b.map("add", base, b.scalar(j - 1, dtype)) for j in range(4)]
     if exclude_outside:
         inside = [b.map("and", b.map("ge", i, zero), b.map("le", i, last)) for i in indices]
         weights = [b.map("select", ok, w, zero) for ok, w in zip(inside, weights, strict=True)]
@@ -191,7 +193,7 @@ def _interpolate(b: Builder, x: Value, a: Axis, taps: Sequence[Value]) -> Value:
     return total
 
 
-def _antialias_matrix(coordinates: NDArray[np.float32], size: int, scale: float, options: _Options) -> NDArray[np.float32]:
+def _antialias_matrix(coordinates: NDArray[Any], size: int, scale: float, options: _Options) -> NDArray[Any]:
     """Weights ``[out, size]`` of the filter widened by 1/scale; what lies outside counts for the edge, or not at all."""
     narrow = min(scale, 1.0)
     reach = (2.0 if options.mode == "cubic" else 1.0) / narrow
@@ -209,15 +211,15 @@ def _antialias_matrix(coordinates: NDArray[np.float32], size: int, scale: float,
         if options.exclude_outside:
             w = np.where((cells >= 0) & (cells < size), w, 0)
         np.add.at(matrix[o], np.clip(cells, 0, size - 1), w / w.sum())
-    return matrix.astype(np.float32)
+    return matrix.astype(coordinates.dtype)
 
 
 def _antialias(b: Builder, x: Value, a: Axis, options: _Options) -> Value:
     out, size, p, q = (pinned(e) for e in (a.out, a.size, *a.scale))
     if out is None or size is None or p is None or q is None:
-        weights = b.full((a.out, a.size), 0, DType.F32)  # claiming: any matrix will do
+        weights = b.full((a.out, a.size), 0, x.dtype)  # claiming: any matrix will do
     else:
-        coordinates = known_coordinates(options.coordinates, a, out, size, np.float32(p / q))
+        coordinates = known_coordinates(options.coordinates, a, out, size, p / q, x.dtype)
         weights = b.const(_antialias_matrix(coordinates, size, p / q, options))
     order = [i for i in range(x.rank) if i != a.axis] + [a.axis]
     back = sorted(range(x.rank), key=order.__getitem__)
@@ -243,12 +245,12 @@ def _resize(b: Builder, x: Value, axes: Sequence[Axis], options: _Options) -> Va
         raise Unsupported(f"mode {options.mode!r} is unknown")
     if x.dtype not in FLOATS:
         raise Unsupported(f"mode {options.mode} on {x.dtype.onnx_name}")
-    y = b.cast(x, DType.F32)
+    y = b.cast(x, DType.F64 if x.dtype is DType.F64 else DType.F32)
     for a in axes:
         if options.antialias:
             y = _antialias(b, y, a, options)
             continue
-        coordinate = coordinate_vector(b, options.coordinates, a)
+        coordinate = coordinate_vector(b, options.coordinates, a, y.dtype)
         if options.mode == "linear":
             taps = _linear_taps(b, coordinate, a)
         else:
@@ -262,9 +264,10 @@ def _extrapolate(b: Builder, y: Value, axes: Sequence[Axis], options: _Options) 
     if options.coordinates != "tf_crop_and_resize":
         return y
     for a in axes:
-        x = coordinate_vector(b, options.coordinates, a)
-        last = extent_value(b, a.size - 1, DType.F32)
-        outside = b.map("or", b.map("lt", x, b.scalar(0, DType.F32)), b.map("gt", x, last))
+        dtype = DType.F64 if y.dtype is DType.F64 else DType.F32
+        x = coordinate_vector(b, options.coordinates, a, dtype)
+        last = extent_value(b, a.size - 1, dtype)
+        outside = b.map("or", b.map("lt", x, b.scalar(0, dtype)), b.map("gt", x, last))
         column = b.reshape(outside, (a.out, *(1,) * (y.rank - 1 - a.axis)))
         y = b.map("select", column, b.scalar(options.extrapolation_value, y.dtype), y)
     return y

@@ -9,7 +9,6 @@ from onnx_vulkan.dims import Extent, product, require_same
 from onnx_vulkan.dtypes import FLOATS, NUMERIC, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.coordinates import extent_value
-from onnx_vulkan.lower.elementwise import GPU_FLOATS
 from onnx_vulkan.lower.registry import Host, LowerContext, lowers
 from onnx_vulkan.lower.resize import cubic_weights
 from onnx_vulkan.program import composites
@@ -19,7 +18,7 @@ from onnx_vulkan.program.ir import Value
 __all__: list[str] = []
 
 FAR = 2.0**30
-"""Coordinates beyond this are taken for this; float32 has no fractions there."""
+"""Coordinates beyond this are taken for this: they are outside of any tensor, and float32 has no fractions there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +28,6 @@ class Tap:
     index: Value
     inside: Value | None
     weight: Value | None
-
-
-def _f32(b: Builder, v: float) -> Value:
-    return b.scalar(v, DType.F32)
 
 
 def _place(b: Builder, index: Value, size: Extent, padding: str, align_corners: bool) -> tuple[Value, Value | None]:
@@ -53,11 +48,12 @@ def _place(b: Builder, index: Value, size: Extent, padding: str, align_corners: 
 
 def _taps(b: Builder, x: Value, size: Extent, mode: str, padding: str, align_corners: bool) -> list[Tap]:
     """The neighbours of normalised coordinates *x* (-1 to 1 over the axis)."""
-    one, half = _f32(b, 1), _f32(b, 0.5)
+    dtype = x.dtype
+    one, half = b.scalar(1, dtype), b.scalar(0.5, dtype)
     if align_corners:
-        at = b.map("mul", b.map("mul", b.map("add", x, one), half), extent_value(b, size - 1, DType.F32))
+        at = b.map("mul", b.map("mul", b.map("add", x, one), half), extent_value(b, size - 1, dtype))
     else:
-        at = b.map("mul", b.map("sub", b.map("mul", b.map("add", x, one), extent_value(b, size, DType.F32)), one), half)
+        at = b.map("mul", b.map("sub", b.map("mul", b.map("add", x, one), extent_value(b, size, dtype)), one), half)
     at = composites.clamp(b, at, -FAR, FAR)
     if mode == "nearest":
         index, inside = _place(b, b.cast(b.map("round", at), DType.I32, saturate=True), size, padding, align_corners)
@@ -84,11 +80,12 @@ def _grid_sample(b: Builder, x: Value, grid: Value, mode: str, padding: str, ali
         raise Unsupported(f"mode {mode} on {x.dtype.onnx_name}")
     places = grid.shape[:-1]
     rank = len(places)
+    wide = DType.F64 if DType.F64 in (x.dtype, grid.dtype) else DType.F32
     by_axis = []
     for i, size in enumerate(spatial):
         component = len(spatial) - 1 - i  # the grid's last axis is (x, y, z): the innermost axis first
         coordinate = b.reshape(b.slice(grid, (*(0,) * rank, component), (*places, 1)), places)
-        by_axis.append(_taps(b, b.cast(coordinate, DType.F32), size, mode, padding, align_corners))
+        by_axis.append(_taps(b, b.cast(coordinate, wide), size, mode, padding, align_corners))
     cells = b.transpose(x, (0, *range(2, x.rank), 1))
     flat = b.reshape(cells, (x.shape[0] * product(spatial), x.shape[1]))
     first = b.iota((x.shape[0], *(1,) * (rank - 1)), 0, DType.I32)
@@ -106,7 +103,7 @@ def _grid_sample(b: Builder, x: Value, grid: Value, mode: str, padding: str, ali
             weight = weights[0]
             for w in weights[1:]:
                 weight = b.map("mul", weight, w)
-            value = b.map("mul", b.cast(value, DType.F32), b.reshape(weight, (*places, 1)))
+            value = b.map("mul", b.cast(value, wide), b.reshape(weight, (*places, 1)))
         total = value if total is None else b.map("add", total, value)
     assert total is not None
     return b.cast(b.transpose(total, (0, rank, *range(1, rank))), x.dtype)
@@ -115,7 +112,7 @@ def _grid_sample(b: Builder, x: Value, grid: Value, mode: str, padding: str, ali
 _MODES_16 = {"bilinear": "linear", "nearest": "nearest", "bicubic": "cubic"}
 
 
-@lowers("GridSample", versions=[16], dtypes={"x": NUMERIC, "grid": GPU_FLOATS})
+@lowers("GridSample", versions=[16], dtypes={"x": NUMERIC, "grid": FLOATS})
 def grid_sample_16(
     b: LowerContext, x: Value, grid: Value, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
 ) -> Value:
@@ -125,7 +122,7 @@ def grid_sample_16(
     return _grid_sample(b, x, grid, _MODES_16[mode], padding_mode, bool(align_corners))
 
 
-@lowers("GridSample", versions=[20, 22], dtypes={"x": NUMERIC, "grid": GPU_FLOATS}, note="2 and 3 spatial axes; cubic: 2")
+@lowers("GridSample", versions=[20, 22], dtypes={"x": NUMERIC, "grid": FLOATS}, note="2 and 3 spatial axes; cubic: 2")
 def grid_sample(
     b: LowerContext, x: Value, grid: Value, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
 ) -> Value:
@@ -135,24 +132,25 @@ def grid_sample(
     return _grid_sample(b, x, grid, mode, padding_mode, bool(align_corners))
 
 
-@lowers("AffineGrid", versions=[20], dtypes={"theta": GPU_FLOATS})
+@lowers("AffineGrid", versions=[20], dtypes={"theta": FLOATS})
 def affine_grid(b: LowerContext, theta: Value, size: Host, *, align_corners: int = 0) -> Value:
     """AffineGrid: places evenly from -1 to 1, each moved by theta."""
     extents = size.ints()
     if len(extents) not in (4, 5):
         raise Unsupported(f"a size of {len(extents)} numbers")
     spatial = extents[2:]
+    wide = DType.F64 if theta.dtype is DType.F64 else DType.F32
     lines = []
     for i, e in enumerate(reversed(spatial)):  # (x, y[, z])
         axis = len(spatial) - 1 - i
         shape = [e if a == axis else 1 for a in range(len(spatial))]
         if align_corners:
-            line = b.map("div", b.iota(shape, axis, DType.F32, 0, 2), extent_value(b, e - 1, DType.F32))
+            line = b.map("div", b.iota(shape, axis, wide, 0, 2), extent_value(b, e - 1, wide))
         else:
-            line = b.map("div", b.iota(shape, axis, DType.F32, 1, 2), extent_value(b, e, DType.F32))
-        line = b.map("sub", line, _f32(b, 1))
+            line = b.map("div", b.iota(shape, axis, wide, 1, 2), extent_value(b, e, wide))
+        line = b.map("sub", line, b.scalar(1, wide))
         lines.append(b.reshape(b.broadcast(line, spatial), (product(spatial), 1)))
-    ones = b.full((product(spatial), 1), 1, DType.F32)
+    ones = b.full((product(spatial), 1), 1, wide)
     points = b.concat([*lines, ones], 1)
-    moved = b.contract(points, b.transpose(b.cast(theta, DType.F32), (0, 2, 1)))
+    moved = b.contract(points, b.transpose(b.cast(theta, wide), (0, 2, 1)))
     return b.cast(b.reshape(moved, (extents[0], *spatial, len(spatial))), theta.dtype)
