@@ -150,8 +150,8 @@ def pow_1(b: LowerContext, x: Value, y: Value, *, axis: int | None = None, broad
 def _integer_power(b: LowerContext, x: Value, y: Value) -> Value:
     """An integer base to a float exponent: what float64 gives, cut off; whole exponents and roots are exact.
 
-    Only an exponent that is a multiple of 1/32 can have a whole root that 64 bits hold. With others a power that is no whole number
-    but within two units of float64's last place of one may be cut off on either side of it.
+    Only an exponent that is a multiple of 1/32 can have a whole root that 64 bits hold. With others a power within two units of
+    float64's last place of a whole number may be cut off on either side of it.
     """
     integer = DType.U64 if x.dtype is DType.U64 else DType.I64
     exponent, zero = b.cast(y, DType.F64), b.scalar(0, DType.F64)
