@@ -54,7 +54,7 @@ def test_matmul_nbits(bits: int, block: int, zero: str) -> None:
 @pytest.mark.parametrize("zero", ["", "packed", "float"])
 def test_matmul_nbits_halves(zero: str) -> None:
     given, attributes = nbits(4, 32, 96, 10, (4,), zero, np.float16, bias=True)
-    check("MatMulNBits", 21, given, attributes, constants=WEIGHTS, rtol=1e-2, atol=2e-2, **CONTRIB)
+    check("MatMulNBits", 21, given, attributes, constants=WEIGHTS, rtol=1e-2, atol=2e-2, device=True, **CONTRIB)
 
 
 @pytest.mark.parametrize("zero", ["", "float"])
@@ -112,7 +112,18 @@ def test_gather_block_quantized(shape: tuple[int, ...], axis: int, block: int, b
     }
     attributes = {"bits": bits, "block_size": block, "gather_axis": 0, "quantize_axis": axis}
     constants = ("data", "scales", "zero_points")
-    check("GatherBlockQuantized", 21, given, attributes, constants=constants, dynamic=True, rtol=1e-6, atol=0, **CONTRIB)
+    check(
+        "GatherBlockQuantized",
+        21,
+        given,
+        attributes,
+        constants=constants,
+        dynamic=True,
+        rtol=1e-6,
+        atol=0,
+        device=zero,
+        **CONTRIB,
+    )
 
 
 def test_gather_block_quantized_outside_and_halves() -> None:

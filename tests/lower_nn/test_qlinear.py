@@ -36,9 +36,9 @@ class Maker:
         return {"z_scale": self.scale(low=low, high=high), "z_zero": self.q(dtype)}
 
 
-def exactly(op: str, given: Given, attributes: dict[str, Any] | None = None, runtime: str = "xy") -> None:
+def exactly(op: str, given: Given, attributes: dict[str, Any] | None = None, runtime: str = "xy", device: bool = False) -> None:
     constants = [k for k in given if k not in runtime]
-    check(op, 13, given, attributes, constants=constants, rtol=1e-6, atol=1e-6, **CONTRIB)
+    check(op, 13, given, attributes, constants=constants, rtol=1e-6, atol=1e-6, device=device, **CONTRIB)
 
 
 @pytest.mark.parametrize("dtype", BYTES)
@@ -67,8 +67,10 @@ def test_binary(op: str, dtype: Any) -> None:
 )
 def test_one_tensor(op: str, shape: tuple[int, ...], attributes: dict[str, Any], dtype: Any) -> None:
     make = Maker(2)
-    for _ in range(3):
-        exactly(op, make.triple("x", dtype, *shape) | make.end(dtype, 0.003, 0.1), attributes)
+    for n in range(3):
+        exactly(
+            op, make.triple("x", dtype, *shape) | make.end(dtype, 0.003, 0.1), attributes, device=n == 0 and dtype is np.uint8
+        )
 
 
 @pytest.mark.parametrize("dtype", BYTES)
@@ -76,7 +78,7 @@ def test_where_and_concat(dtype: Any) -> None:
     make = Maker(3)
     c = make.rng.integers(0, 2, (4, 30)).astype(bool)
     sides = make.triple("x", dtype, 4, 30) | make.triple("y", dtype, 30)
-    exactly("QLinearWhere", {"c": c} | sides | make.end(dtype), runtime="cxy")
+    exactly("QLinearWhere", {"c": c} | sides | make.end(dtype), runtime="cxy", device=True)
     exactly("QLinearConcat", make.end(dtype) | make.triple("x", dtype, 2, 30) | make.triple("y", dtype, 2, 20), {"axis": 1})
 
 
@@ -104,7 +106,7 @@ def test_conv(dtype: Any, group: int, channels_last: int) -> None:
     x = make.triple("x", dtype, *((2, 9, 8, 4) if channels_last else (2, 4, 9, 8)))
     bias: Given = {"b": make.rng.integers(-500, 500, 6).astype(np.int32)}
     attributes = {"group": group, "channels_last": channels_last, "pads": [1, 0, 1, 1], "strides": [2, 1]}
-    exactly("QLinearConv", x | w | make.end(dtype, 1, 10) | bias, attributes)
+    exactly("QLinearConv", x | w | make.end(dtype, 1, 10) | bias, attributes, device=group == 2 and dtype is np.uint8)
 
 
 # --------------------------------------------------------------------------------------------------- matrix products
@@ -119,7 +121,7 @@ def test_matmul_to_float(left: Any, right: Any, columns: bool) -> None:
         "x": make.q(left, 2, 5, 33), "y": make.q(right, 33, 9), "x_scale": make.scale(), "y_scale": make.scale(*n),
         "x_zero": make.q(left), "y_zero": make.q(right, *n), "bias": make.scale(9) if columns else None,
     }  # fmt: skip
-    exactly("MatMulIntegerToFloat", given)
+    exactly("MatMulIntegerToFloat", given, device=left is not right)
 
 
 @pytest.mark.parametrize("columns", [False, True])
@@ -129,7 +131,7 @@ def test_dynamic_quantize_matmul(right: Any, columns: bool) -> None:
     n = (9,) if columns else ()
     x = make.rng.standard_normal((2, 5, 33)).astype(np.float32)
     given: Given = {"x": x, "y": make.q(right, 33, 9), "y_scale": make.scale(*n), "y_zero": make.q(right, *n)}
-    exactly("DynamicQuantizeMatMul", given | ({"bias": make.scale(9)} if columns else {}))
+    exactly("DynamicQuantizeMatMul", given | ({"bias": make.scale(9)} if columns else {}), device=columns)
 
 
 @pytest.mark.parametrize("to_float", [False, True])

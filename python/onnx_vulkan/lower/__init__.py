@@ -17,6 +17,7 @@ from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its op
     indexing,
     integer,
     linear,
+    matrices,
     movement,
     multi_head,
     norm,

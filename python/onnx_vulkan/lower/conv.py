@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from onnx_vulkan.dims import Extent, at_least, current_scope, evaluate, maximum, minimum, require_same
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.errors import ShapeMismatch, Unsupported
-from onnx_vulkan.lower.registry import LowerContext, lowers
+from onnx_vulkan.lower.registry import Host, LowerContext, lowers
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
 
@@ -221,6 +221,38 @@ def filter_zero_point(b: Builder, w: Value, zero_point: Value | None) -> Value |
     if zero_point is None or zero_point.rank == 0 or zero_point.shape == (1,):
         return zero_point
     return b.reshape(zero_point, (zero_point.shape[0], *(1,) * (w.rank - 1)))
+
+
+@lowers(
+    "ConvTransposeWithDynamicPads",
+    versions=[1],
+    dtypes={"x": FLOATS, "w": FLOATS, "bias": FLOATS},
+    domain="com.microsoft",
+    note="1 to 3 spatial axes; pads must be known before the run",
+)
+def conv_transpose_with_pads(
+    b: LowerContext,
+    x: Value,
+    w: Value,
+    pads: Host | None = None,
+    bias: Value | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: list[int] | None = None,
+    group: int = 1,
+    kernel_shape: list[int] | None = None,
+    output_padding: list[int] | None = None,
+    strides: list[int] | None = None,
+) -> Value:
+    """ConvTransposeWithDynamicPads of ONNX Runtime: ConvTranspose whose pads are an input."""
+    known = [p for p in pads.ints() if isinstance(p, int)] if pads is not None else None
+    if pads is not None and known is not None and len(known) != len(pads.items()):
+        raise Unsupported("pads that depend on the run's shapes are not supported")
+    y: Value = conv_transpose(
+        b, x, w, bias, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape,
+        output_padding=output_padding, pads=known, strides=strides,
+    )  # fmt: skip
+    return y
 
 
 @lowers("ConvTranspose", versions=[1, 11, 22], dtypes={"x": FLOATS, "w": FLOATS, "bias": FLOATS}, note="1 to 3 spatial axes")

@@ -46,6 +46,7 @@ def gather_elements(b: LowerContext, x: Value, indices: Value, *, axis: int = 0)
     return b.gather_elements(x, indices, axis)
 
 
+@lowers("GatherND", [1], {"x": NUMERIC, "indices": _INDICES}, "com.microsoft")
 @lowers("GatherND", [11, 12, 13], {"x": NUMERIC, "indices": frozenset({DType.I64})})
 def gather_nd(b: LowerContext, x: Value, indices: Value, *, batch_dims: int = 0) -> Value:
     if isinstance(indices.shape[-1], Dim):
@@ -137,6 +138,42 @@ def reverse_sequence(b: LowerContext, x: Value, lens: Value, *, batch_axis: int 
     mirrored = b.map("sub", b.map("sub", n, b.scalar(1, DType.I64)), t)
     source = b.map("select", b.map("lt", t, n), mirrored, t)
     return b.gather_elements(x, b.broadcast(source, x.shape), time_axis)
+
+
+@lowers("UnfoldTensor", [1], {"x": NUMERIC}, "com.microsoft")
+def unfold_tensor(b: LowerContext, x: Value, *, dim: int = -1, size: int, step: int = 1) -> Value:
+    """UnfoldTensor of ONNX Runtime: windows of *size* elements, *step* apart along *dim*, each laid out on a new last axis."""
+    axis = dim % x.rank
+    if size < 1 or step < 1:
+        raise Unsupported(f"size {size} with step {step}")
+    require_at_least(x.shape[axis], size, "its size is larger than the axis")
+    count = (x.shape[axis] - size) // step + 1
+    index = b.map("add", b.iota((count, 1), 0, DType.I32, 0, step), b.iota((1, size), 1, DType.I32))
+    y = b.gather(x, index, axis)
+    return b.transpose(y, [*(i for i in range(y.rank) if i != axis + 1), axis + 1])
+
+
+@lowers("NGramRepeatBlock", [1], {"input_ids": frozenset({DType.I64}), "scores": frozenset({DType.F32})}, "com.microsoft")
+def ngram_repeat_block(b: LowerContext, input_ids: Value, scores: Value, *, ngram_size: int) -> Value:
+    """NGramRepeatBlock of ONNX Runtime: -inf for each token that would end an n-gram which ``input_ids [B, S]`` holds already."""
+    if ngram_size < 1:
+        raise Unsupported(f"ngram_size {ngram_size}")
+    length = input_ids.shape[1]
+    if not at_least(length, ngram_size):
+        return scores
+    count = length - ngram_size + 1
+    repeats: Value | None = None
+    for i in range(ngram_size - 1):  # does the n-gram that starts at j begin as the sequence ends?
+        last = slice_axis(b, input_ids, 1, length - ngram_size + 1 + i, 1)
+        equal = b.map("eq", slice_axis(b, input_ids, 1, i, count), last)
+        repeats = equal if repeats is None else b.map("and", repeats, equal)
+    infinity = b.scalar(np.inf, DType.F32)
+    banned = b.map("neg", infinity)
+    updates = b.map("select", repeats, banned, infinity) if repeats is not None else banned
+    ends = slice_axis(b, input_ids, 1, ngram_size - 1, count)
+    if repeats is not None:  # a token that bans nothing may be anything
+        ends = b.map("select", repeats, ends, b.scalar(0, DType.I64))
+    return b.scatter(scores, ends, b.broadcast(updates, ends.shape), kind="elements", axis=1, reduction="min")
 
 
 @lowers("Compress", [9, 11, 28], {"x": NUMERIC}, note="the condition must be known before the run")

@@ -128,6 +128,15 @@ def unsqueeze_13(b: LowerContext, x: Value, axes: Host) -> Value:
     return _unsqueeze(b, x, host_axes(axes) or [])
 
 
+@lowers("ExpandDims", [1], _ANY, "com.microsoft")
+def expand_dims(b: LowerContext, x: Value, axis: Host) -> Value:
+    """ExpandDims of ONNX Runtime: one new axis."""
+    at = axis.ints()[0]
+    if not isinstance(at, int) or not -x.rank - 1 <= at <= x.rank:
+        raise Unsupported(f"axis {at} for an input of rank {x.rank}")
+    return _unsqueeze(b, x, [at])
+
+
 @lowers("Transpose", [1, *_VIEW_VERSIONS], _ANY)
 def transpose(b: LowerContext, x: Value, *, perm: list[int] | None = None) -> Value:
     return b.transpose(x, perm if perm is not None else list(range(x.rank))[::-1])
@@ -339,6 +348,7 @@ def pad_2(b: LowerContext, x: Value, *, pads: list[int], mode: str = "constant",
     return _pad(b, x, mode, pads[: x.rank], pads[x.rank :], b.scalar(value, x.dtype))
 
 
+@lowers("Pad", [1], _ANY, "com.microsoft", note="pads must be known before the run")
 @lowers("Pad", [11, 13, 18, 19, 21, 23, 24, 25], _ANY, note="pads must be known before the run")
 def pad_11(b: LowerContext, x: Value, pads: Host, value: Value | None, axes: Host | None, *, mode: str = "constant") -> Value:
     along = host_axes(axes)
@@ -375,6 +385,7 @@ def space_to_depth(b: LowerContext, x: Value, *, blocksize: int, mode: str = "DC
     return b.reshape(y, (n, c * blocksize * blocksize, h // blocksize, w // blocksize))
 
 
+@lowers("Trilu", [1], {"x": NUMERIC}, "com.microsoft")
 @lowers("Trilu", [14], {"x": NUMERIC})
 def trilu(b: LowerContext, x: Value, k: Host | None, *, upper: int = 1) -> Value:
     """Keeps ``j - i >= k`` (upper) or ``j - i <= k``."""

@@ -110,6 +110,27 @@ def max_pool(
     return _max_pool(b, x, window, storage_order)
 
 
+@lowers("NhwcMaxPool", versions=[1], dtypes={"x": {DType.I8, DType.U8}}, domain="com.microsoft", note="1 to 3 spatial axes")
+def nhwc_max_pool(
+    b: LowerContext,
+    x: Value,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: list[int] | None = None,
+    kernel_shape: list[int],
+    pads: list[int] | None = None,
+    strides: list[int] | None = None,
+) -> Value:
+    """NhwcMaxPool of ONNX Runtime: MaxPool of 8-bit ``[N, *spatial, C]``."""
+    _check_rank(x)
+    window = plan_window(
+        x.shape[1:-1], kernel_shape, auto_pad=auto_pad, dilations=dilations, pads=pads, strides=strides, ceil_mode=ceil_mode
+    )
+    (y,) = _pool(b, "max", channels_first(b, x), window)
+    return y
+
+
 def average(b: Builder, x: Value, window: Window, count_include_pad: bool) -> Value:
     """The average of each window of ONNX-ordered *x*."""
     (y,) = _pool(b, "avg", x, window, count_include_pad=count_include_pad)

@@ -1,11 +1,11 @@
-"""Reading a tensor at computed places: GridSample and AffineGrid."""
+"""Reading a tensor at computed places: GridSample, AffineGrid and ONNX Runtime's CropAndResize."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
 
-from onnx_vulkan.dims import Extent, product, require_same
+from onnx_vulkan.dims import Extent, is_one, product, require_same
 from onnx_vulkan.dtypes import FLOATS, NUMERIC, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.coordinates import extent_value
@@ -112,11 +112,12 @@ def _grid_sample(b: Builder, x: Value, grid: Value, mode: str, padding: str, ali
 _MODES_16 = {"bilinear": "linear", "nearest": "nearest", "bicubic": "cubic"}
 
 
+@lowers("GridSample", versions=[1], dtypes={"x": FLOATS, "grid": FLOATS}, domain="com.microsoft")
 @lowers("GridSample", versions=[16], dtypes={"x": NUMERIC, "grid": FLOATS})
 def grid_sample_16(
     b: LowerContext, x: Value, grid: Value, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
 ) -> Value:
-    """GridSample-16: two spatial axes."""
+    """GridSample-16 and ONNX Runtime's: two spatial axes."""
     if x.rank != 4 or mode not in _MODES_16:
         raise Unsupported(f"an input of rank {x.rank} with mode {mode!r}")
     return _grid_sample(b, x, grid, _MODES_16[mode], padding_mode, bool(align_corners))
@@ -154,3 +155,75 @@ def affine_grid(b: LowerContext, theta: Value, size: Host, *, align_corners: int
     points = b.concat([*lines, ones], 1)
     moved = b.contract(points, b.transpose(b.cast(theta, wide), (0, 2, 1)))
     return b.cast(b.reshape(moved, (extents[0], *spatial, len(spatial))), theta.dtype)
+
+
+@lowers(
+    "CropAndResize",
+    versions=[1],
+    dtypes={"x": FLOATS - {DType.F64}, "rois": FLOATS - {DType.F64}, "batch_indices": {DType.I32}},
+    domain="com.microsoft",
+    note="crop_size must be known before the run",
+)
+def crop_and_resize(
+    b: LowerContext,
+    x: Value,
+    rois: Value,
+    batch_indices: Value,
+    crop_size: Host,
+    *,
+    extrapolation_value: float = 0.0,
+    mode: str = "bilinear",
+) -> Value:
+    """CropAndResize of ONNX Runtime: ``x [N, C, H, W]`` at an even grid over each roi ``(y1, x1, y2, x2)`` of ``[R, 4]``.
+
+    Coordinates are shares of ``H - 1`` and ``W - 1``; a crop of one line takes the middle. Outside the image the result is
+    ``extrapolation_value``. An index of no image is an error of the run.
+    """
+    if mode not in ("bilinear", "nearest"):
+        raise Unsupported(f"mode {mode!r} is unknown")
+    if x.rank != 4 or rois.rank != 2:
+        raise Unsupported(f"an input of rank {x.rank} with rois of rank {rois.rank}")
+    require_same(rois.shape[1], 4, "a roi is four numbers")
+
+    def f32(v: float) -> Value:
+        return b.scalar(v, DType.F32)
+
+    out = crop_size.ints()
+    count, one = rois.shape[0], b.scalar(1, DType.I32)
+    edges = b.cast(rois, DType.F32)
+    axes: list[tuple[Value, list[tuple[Value, Value | None]]]] = []
+    for i in (0, 1):
+        last = extent_value(b, x.shape[2 + i] - 1, DType.F32)
+        low, high = (b.slice(edges, (0, n), (count, 1)) for n in (i, i + 2))
+        if is_one(out[i]):
+            at = b.map("mul", b.map("mul", b.map("add", low, high), f32(0.5)), last)
+        else:
+            step = b.map("div", b.map("mul", b.map("sub", high, low), last), extent_value(b, out[i] - 1, DType.F32))
+            at = b.map("add", b.map("mul", low, last), b.map("mul", b.iota((1, out[i]), 1, DType.F32), step))
+        inside = b.map("and", b.map("ge", at, f32(0)), b.map("le", at, last))
+        at = b.map("select", inside, at, f32(0))
+        if mode == "nearest":
+            taps: list[tuple[Value, Value | None]] = [(b.cast(b.map("floor", b.map("add", at, f32(0.5))), DType.I32), None)]
+        else:
+            base = b.map("floor", at)
+            t, first = b.map("sub", at, base), b.cast(base, DType.I32)
+            second = b.map("min", b.map("add", first, one), extent_value(b, x.shape[2 + i] - 1, DType.I32))
+            taps = [(first, b.map("sub", f32(1), t)), (second, t)]
+        axes.append((inside, taps))
+
+    def placed(v: Value, i: int) -> Value:  # [R, out] to [R, 1, h, 1] or [R, 1, 1, w]
+        return b.reshape(v, (count, 1, out[0], 1) if i == 0 else (count, 1, 1, out[1]))
+
+    whole = (count, x.shape[1], *out)
+    image = b.broadcast(b.reshape(batch_indices, (count, 1, 1, 1)), whole)
+    channel = b.broadcast(b.iota((1, x.shape[1], 1, 1), 1, DType.I32), whole)
+    total: Value | None = None
+    for (row, above), (column, beside) in itertools.product(axes[0][1], axes[1][1]):
+        where = [image, channel, b.broadcast(placed(row, 0), whole), b.broadcast(placed(column, 1), whole)]
+        value = b.cast(b.gather_nd(x, b.concat([b.reshape(v, (*whole, 1)) for v in where], 4)), DType.F32)
+        if above is not None and beside is not None:
+            value = b.map("mul", value, b.map("mul", placed(above, 0), placed(beside, 1)))
+        total = value if total is None else b.map("add", total, value)
+    assert total is not None
+    inside = b.map("and", placed(axes[0][0], 0), placed(axes[1][0], 1))
+    return b.cast(b.map("select", inside, total, f32(extrapolation_value)), x.dtype)

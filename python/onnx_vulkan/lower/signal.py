@@ -131,6 +131,32 @@ def dft(
     return _dft(b, x, dft_length, at, inverse, onesided)
 
 
+def _check_rfft(normalized: int, onesided: int, signal_ndim: int) -> None:
+    if normalized or not onesided or signal_ndim != 1:
+        raise Unsupported(f"normalized {normalized}, onesided {onesided}, signal_ndim {signal_ndim}: 0, 1 and 1 are supported")
+
+
+@lowers("Rfft", versions=[1], dtypes={"x": FLOATS}, domain="com.microsoft")
+def rfft(b: LowerContext, x: Value, *, normalized: int = 0, onesided: int = 1, signal_ndim: int = 1) -> Value:
+    """Rfft of ONNX Runtime (its CPU EP has none): ``[*, n]`` to ``[*, n // 2 + 1, 2]``, over the last axis."""
+    _check_rfft(normalized, onesided, signal_ndim)
+    if x.rank < 1:
+        raise Unsupported("a signal of rank 0")
+    y = _dft(b, b.reshape(x, (1, *x.shape, 1)), None, x.rank, 0, 1)
+    return b.reshape(y, y.shape[1:])
+
+
+@lowers("Irfft", versions=[1], dtypes={"x": FLOATS}, domain="com.microsoft")
+def irfft(b: LowerContext, x: Value, *, normalized: int = 0, onesided: int = 1, signal_ndim: int) -> Value:
+    """Irfft of ONNX Runtime (its CPU EP has none): ``[*, m, 2]`` to ``[*, 2 * (m - 1)]``, divided by the length."""
+    _check_rfft(normalized, onesided, signal_ndim)
+    if x.rank < 2:
+        raise Unsupported(f"a spectrum of rank {x.rank}")
+    require_same(x.shape[-1], 2, "the last axis holds no complex numbers")
+    y = _inverse_onesided(b, x, None, x.rank - 2, True)
+    return b.reshape(y, y.shape[:-1])
+
+
 @lowers("STFT", versions=[17], dtypes={"x": FLOATS, "window": FLOATS})
 def stft(
     b: LowerContext,

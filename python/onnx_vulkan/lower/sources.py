@@ -75,6 +75,13 @@ def constant_of_shape(b: LowerContext, shape: Host, *, value: Array | None = Non
     return b.full(sizes, fill.reshape(-1)[0], dtype)
 
 
+@lowers("Range", [1], {"start": REAL, "limit": REAL, "delta": REAL}, "com.microsoft")
+def range_1(b: LowerContext, start: Host, limit: Host, delta: Host | None) -> Value:
+    """Range of ONNX Runtime; the delta is 1 where it is left out."""
+    y: Value = range_(b, start, limit, delta or Host(start.dtype, np.array(1, object)))
+    return y
+
+
 @lowers("Range", [11, 27], {"start": REAL, "limit": REAL, "delta": REAL})
 def range_(b: LowerContext, start: Host, limit: Host, delta: Host, *, stash_type: int = 1) -> Value:
     """``start + i * delta`` for ``i < ceil((limit - start) / delta)``; halves in float32."""
