@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from one_node import RNG, Array, check, model_of, normal, on_cpu
@@ -134,3 +135,32 @@ def test_gather_block_quantized_outside_and_halves() -> None:
     }
     constants = ("data", "scales")
     check("GatherBlockQuantized", 21, given, {"block_size": 16}, constants=constants, rtol=0, atol=0, **CONTRIB)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.int4, ml_dtypes.uint4])
+@pytest.mark.parametrize(("gather", "quantize"), [(0, 1), (1, 0), (1, 1), (0, -1), (2, 1)])
+def test_gather_block_quantized_small_integers(gather: int, quantize: int, dtype: Any) -> None:
+    shape = (20, 34, 6)
+    groups = [-(-e // 16) if i == quantize % 3 else e for i, e in enumerate(shape)]
+    low = -8 if dtype is ml_dtypes.int4 else 0
+    given = {
+        "data": RNG.integers(low, low + 16, shape).astype(dtype),
+        "indices": np.array([[0, 3, -1], [4, 40, -shape[gather]]], np.int64),
+        "scales": RNG.uniform(0.01, 0.1, groups).astype(np.float32),
+        "zero_points": RNG.integers(low, low + 16, groups).astype(dtype) if gather else None,
+    }
+    attributes = {"block_size": 16, "gather_axis": gather, "quantize_axis": quantize}
+    constants = ("data", "scales", "zero_points")
+    check("GatherBlockQuantized", 21, given, attributes, constants=constants, rtol=1e-6, atol=0, device=gather == 1, **CONTRIB)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn])
+@pytest.mark.parametrize(("block", "scales"), [(16, (7, 2)), (0, (7, 1)), (16, (1, 2)), (0, (1, 1))])
+def test_gather_block_quantized_small_floats(block: int, scales: tuple[int, ...], dtype: Any) -> None:
+    given = {
+        "data": normal(7, 32).astype(dtype),
+        "indices": np.array([3, -1, 9], np.int32),
+        "scales": RNG.uniform(0.01, 0.1, scales).astype(np.float32),
+    }
+    constants = ("data", "scales")
+    check("GatherBlockQuantized", 21, given, {"block_size": block}, constants=constants, rtol=1e-6, atol=0, **CONTRIB)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from onnx_vulkan.dims import ceil_div, is_zero, product, require_same
-from onnx_vulkan.dtypes import DType
+from onnx_vulkan.dims import Extent, ceil_div, is_one, is_zero, product, require_same
+from onnx_vulkan.dtypes import SMALL_FLOATS, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.elementwise import GPU_FLOATS
 from onnx_vulkan.lower.linear import matmul
 from onnx_vulkan.lower.norm import axis_of
 from onnx_vulkan.lower.registry import LowerContext, lowers
+from onnx_vulkan.lower.small import wide
 from onnx_vulkan.program import blocks
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
@@ -88,12 +89,20 @@ def _grouped(b: Builder, q: Value, scales: Value, zero_points: Value | None, g_i
     return b.map("mul", b.map("sub", b.cast(q, DType.F32), zero), b.cast(b.gather(scales, group, 1), DType.F32))
 
 
+_TABLE = frozenset({DType.U8, DType.I4, DType.U4, *SMALL_FLOATS} - {DType.F8E8M0})
+
+
 @lowers(
     "GatherBlockQuantized",
     versions=[1],
-    dtypes={"data": _BYTE, "indices": {DType.I32, DType.I64}, "scales": GPU_FLOATS, "zero_points": _BYTE},
+    dtypes={
+        "data": _TABLE,
+        "indices": {DType.I32, DType.I64},
+        "scales": GPU_FLOATS,
+        "zero_points": {DType.U8, DType.I4, DType.U4},
+    },
     domain="com.microsoft",
-    note="uint8 data of 2, 4 and 8 bits, gathered along the first axis, in blocks along the last",
+    note="uint8 data of 2, 4 and 8 bits: gathered along the first axis, in blocks along the last",
 )
 def gather_block_quantized(
     b: LowerContext,
@@ -107,32 +116,63 @@ def gather_block_quantized(
     gather_axis: int = 0,
     quantize_axis: int = 1,
 ) -> Value:
-    """GatherBlockQuantized of ONNX Runtime: rows of packed *data* ``[V, *, D * bits/8]``, dequantized.
+    """GatherBlockQuantized of ONNX Runtime: Gather of *data*, dequantized by float32 products rounded to the scales' type.
 
-    Scales are ``[V, *, ceil(D / block_size)]``; zero points are packed like the data, ``2^(bits-1)`` without. The product is
-    float32, rounded to the scales' type. An index outside the first axis gives zeros.
+    Scales have data's shape, with ``ceil(extent / block_size)`` along ``quantize_axis``; zero points too, in data's type. Data
+    of uint8 is ``[V, *, D * bits/8]``, packed along the last axis as its zero points are, which are ``2^(bits-1)`` when left
+    out (0 for the other types). Floats have no zero points, may have a ``block_size`` of 0 (all of the axis), and a scale
+    extent of 1 spreads. An index outside the axis gives zeros.
     """
-    _check_blocks(bits, block_size)
-    along = axis_of(quantize_axis, data.rank)
-    if axis_of(gather_axis, data.rank) != 0 or along == 0 or along != data.rank - 1:
+    packed, floats = data.dtype is DType.U8, data.dtype in SMALL_FLOATS
+    if not (floats and block_size == 0):
+        _check_blocks(bits if packed else 4, block_size)
+    axis, along = axis_of(gather_axis, data.rank), axis_of(quantize_axis, data.rank)
+    if packed and (axis != 0 or along == 0 or along != data.rank - 1):
         raise Unsupported(f"gather_axis {gather_axis} with quantize_axis {quantize_axis} of uint8 data is not supported")
-    count = data.shape[-1] * (8 // bits)
-    groups = (*data.shape[:-1], -((-count) // block_size))
+    if floats and zero_points is not None:
+        raise Unsupported(f"zero points of {data.dtype.onnx_name} data are not supported")
     if scales.rank != data.rank:
         raise Unsupported(f"scales of rank {scales.rank} for data of rank {data.rank} are not supported")
-    for have, want in zip(scales.shape, groups, strict=True):
-        require_same(have, want, "the scales do not fit the data")
+    per_byte = 8 // bits if packed else 1
+    shape = [*data.shape[:-1], data.shape[-1] * per_byte]
+    for i, (have, e) in enumerate(zip(scales.shape, shape, strict=True)):
+        want = (-((-e) // block_size) if block_size else 1) if i == along else e
+        if not (floats and i != along and is_one(have)):
+            require_same(have, want, "the scales do not fit the data")
+
     index = b.cast(indices, DType.I64)
-    zero, extent = b.scalar(0, DType.I64), b.dims([data.shape[0]], ())
-    inside = b.map("and", b.map("ge", index, b.map("neg", extent)), b.map("lt", index, extent))
+    zero, extent = b.scalar(0, DType.I64), b.dims([data.shape[axis]], ())
+    index = b.map("select", b.map("lt", index, zero), b.map("add", index, extent), index)
+    inside = b.map("and", b.map("ge", index, zero), b.map("lt", index, extent))
     index = b.map("select", inside, index, zero)
-    q = blocks.unpack(b, b.gather(data, index, 0), bits, count)
-    offset = b.scalar(1 << (bits - 1), DType.I32)
+
+    def elements(v: Value, count: Extent) -> Value:
+        """Data or zero points at the indices, as int32 or float32."""
+        at = block if v is not data and axis == along else index
+        v = b.gather(v, at, axis)
+        if packed:
+            return blocks.unpack(b, v, bits, count)
+        return wide(b, v) if floats else b.cast(wide(b, v), DType.I32)
+
+    def spread(v: Value) -> Value:
+        """What the indices picked of a tensor with one element a block, as one a data element."""
+        if axis == along or not block_size:
+            return v
+        at = along if along < axis else along - 1 + indices.rank
+        return blocks.spread_blocks(b, v, at, block_size, shape[along])
+
+    block = index
+    if axis == along:
+        shift = b.scalar(block_size.bit_length() - 1, DType.I64)
+        block = b.map("shift_right", index, shift) if block_size else b.map("mul", index, zero)
+    q = elements(data, shape[-1])
     if zero_points is not None:
-        offset = blocks.unpack(b, b.gather(zero_points, index, 0), bits, groups[-1])
-        offset = blocks.spread_blocks(b, offset, offset.rank - 1, block_size, count)
-    scale = b.gather(scales, index, 0)
-    scale = b.cast(blocks.spread_blocks(b, scale, scale.rank - 1, block_size, count), DType.F32)
-    y = b.map("mul", b.cast(b.map("sub", q, offset), DType.F32), scale)
-    there = b.reshape(inside, (*indices.shape, *(1,) * (data.rank - 1)))
+        q = b.map("sub", q, spread(elements(zero_points, scales.shape[-1])))
+    elif packed:
+        q = b.map("sub", q, b.scalar(1 << (bits - 1), q.dtype))
+    if floats and axis != along and is_one(scales.shape[axis]):
+        block = b.map("mul", index, zero)
+    scale = b.cast(spread(b.gather(scales, block, axis)), DType.F32)
+    y = b.map("mul", b.cast(q, DType.F32), scale)
+    there = b.reshape(inside, (*indices.shape, *(1,) * (data.rank - 1 - axis)))
     return b.cast(b.map("select", there, y, b.scalar(0, DType.F32)), scales.dtype)
