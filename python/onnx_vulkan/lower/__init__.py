@@ -6,6 +6,7 @@ from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its op
     blocks,
     control,
     conv,
+    decoder_attention,
     elementwise,
     flex_attention,
     fused,

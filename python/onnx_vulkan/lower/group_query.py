@@ -14,7 +14,7 @@ from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.attention import Masks, merge_heads, positions, rotate, scaled_attention
 from onnx_vulkan.lower.elementwise import GPU_FLOATS
-from onnx_vulkan.lower.indexing import from_zero
+from onnx_vulkan.lower.indexing import from_zero, in_range
 from onnx_vulkan.lower.registry import Host, LowerContext, lowers
 from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder
@@ -87,12 +87,6 @@ def _present(b: Builder, past: Value | None, new: Value, before: Value | None, v
     if past is not None:
         kept = b.pad(past, (0, 0, 0, 0), (0, 0, total - past.shape[2], 0))
     return b.map("select", b.map("lt", row, before), kept, made)
-
-
-def _in_range(b: Builder, lengths: Value, limit: Extent) -> Value:
-    """*lengths* as int64; one outside ``0 <= length < limit`` is an error of the run."""
-    n = from_zero(b, b.cast(lengths, DType.I64), limit)
-    return b.gather(b.iota((limit,), 0, DType.I64), n, 0)
 
 
 def _angles(
@@ -216,7 +210,7 @@ def group_query_attention(
     per_sequence = (batch, 1, 1, 1)
     valid = b.reshape(b.cast(query_seqlens, DType.I64), per_sequence) if query_seqlens is not None else None
     if not prompt or not causal:
-        ends = b.reshape(_in_range(b, b.reshape(seqlens_k, (batch,)), total), per_sequence)
+        ends = b.reshape(in_range(b, b.reshape(seqlens_k, (batch,)), total), per_sequence)
         ends = b.map("add", ends, b.scalar(1, DType.I64))
     if not prompt:
         before = b.map("sub", ends, valid if valid is not None else _number(b, steps))

@@ -13,7 +13,7 @@ from onnx_vulkan.lower.registry import Host, LowerContext, Operand, lowers
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["from_zero"]
+__all__ = ["from_zero", "in_range"]
 
 _INDICES = frozenset({DType.I32, DType.I64})
 
@@ -22,6 +22,11 @@ def from_zero(b: Builder, indices: Value, extent: Extent) -> Value:
     """*indices* into an axis of *extent* for an operator that does not count from its end: one below 0 is put outside."""
     outside = b.broadcast(b.cast(b.dims([extent], ()), indices.dtype), indices.shape)
     return b.map("select", b.map("lt", indices, b.scalar(0, indices.dtype)), outside, indices)
+
+
+def in_range(b: Builder, numbers: Value, limit: Extent) -> Value:
+    """*numbers* as int64; one outside ``0 <= number < limit`` is an error of the run, as of an index."""
+    return b.gather(b.iota((limit,), 0, DType.I64), from_zero(b, b.cast(numbers, DType.I64), limit), 0)
 
 
 @lowers("Gather", [1, 11, 13], {"x": ALL, "indices": _INDICES})

@@ -21,7 +21,7 @@ from onnx_vulkan.lower.registry import LowerContext, lowers
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
 
-__all__: list[str] = []
+__all__ = ["FILTER", "attend"]
 
 _I32 = frozenset({DType.I32})
 _LOWEST = float(np.finfo(np.float32).min)
@@ -55,7 +55,7 @@ def _padding_bias(b: Builder, mask: Value, batch: Extent, total: Extent, filler:
     return b.map("select", valid, b.scalar(0, DType.F32), b.scalar(filler, DType.F32))
 
 
-def _attend(
+def attend(
     b: Builder, q: Value, k: Value, v: Value, mask: Value | None, bias: Value | None, past: Extent,
     *, scale: float, filler: float, unidirectional: bool,
 ) -> Scores:  # fmt: skip
@@ -137,7 +137,7 @@ def attention_ms(
         k, v = b.concat([kept[0], k], 2), b.concat([kept[1], v], 2)
     if mask_index is not None and mask_index.rank == 2 and is_one(mask_index.shape[1]):
         mask_index = None  # ONNX Runtime takes one column for no mask
-    stages = _attend(
+    stages = attend(
         b, q, k, v, mask_index, attention_bias, before,
         scale=scale, filler=mask_filter_value, unidirectional=bool(unidirectional),
     )  # fmt: skip
@@ -236,7 +236,7 @@ def multi_head_attention(
         k, v = b.concat([past_key, k], 2), b.concat([past_value, v], 2)
     elif past_key is not None or past_value is not None:
         raise Unsupported("past_key and past_value go together")
-    stages = _attend(
+    stages = attend(
         b, q, k, v, key_padding_mask, attention_bias, before,
         scale=scale, filler=mask_filter_value, unidirectional=bool(unidirectional),
     )  # fmt: skip
