@@ -10,6 +10,7 @@ from pathlib import Path
 
 from onnx_vulkan.dtypes import SMALL, DType
 from onnx_vulkan.lower import LOWERINGS
+from onnx_vulkan.lower.refused import REFUSED
 from onnx_vulkan.lower.registry import MAX_OPSET, Lowering
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "operators.md"
@@ -62,6 +63,8 @@ def page() -> str:
         )
         lines += [f"## {domain or 'ai.onnx'}", "", "| operator | versions | element types | notes |", "| --- | --- | --- | --- |"]
         lines += [row(entry) for entry in entries] + [""]
+    lines += ["## Refused by name", "", "| operator | why |", "| --- | --- |"]
+    lines += [f"| {domain}::{name} | {reason} |" for (domain, name), reason in sorted(REFUSED.items())] + [""]
     return "\n".join(lines)
 
 

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from one_node import RNG, Array, check, model_of, normal
+from onnx_vulkan.lower import LOWERINGS
+from onnx_vulkan.lower.refused import REFUSED
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 from run_case import graph_of, refusals, run
 
 CONTRIB: dict[str, Any] = {"domain": "com.microsoft", "dynamic": True}
@@ -117,3 +120,12 @@ def test_fourier(shape: tuple[int, ...]) -> None:
     np.testing.assert_allclose(y, np.stack([want.real, want.imag], -1), rtol=1e-5, atol=1e-5)
     (z,) = run(back, {"x": y})
     np.testing.assert_allclose(z, np.fft.irfft(want), rtol=1e-5, atol=1e-5)
+
+
+def test_refused_by_name() -> None:
+    """Each name is an operator of ONNX Runtime without a lowering, and its refusal says why."""
+    assert not REFUSED.keys() & LOWERINGS.keys()
+    known = {(s.domain, s.name) for s in get_all_operator_schema()}
+    assert known >= REFUSED.keys()
+    (refusal,) = refusals(graph_of(model_of("Unique", 13, {"x": normal(3)}, **CONTRIB)))
+    assert "com.microsoft::Unique is not supported: the shape of its result depends on data." in refusal.reason

@@ -21,6 +21,7 @@ from onnx_vulkan.graph import Array, Graph, Node, TensorType
 from onnx_vulkan.lower.checks import check_dtypes, check_opset
 from onnx_vulkan.lower.frame import Frame, Lost, is_small
 from onnx_vulkan.lower.host import HOST_LIMIT, is_plain, objects
+from onnx_vulkan.lower.refused import REFUSED
 from onnx_vulkan.lower.registry import (
     EVALUATIONS,
     LOWERINGS,
@@ -289,7 +290,8 @@ class _Driver:
         given = [o for o in operands if not isinstance(o, Lost)]
         body = function_body(node, given, self.graph.opsets) if len(given) == len(operands) else None
         if body is None:
-            raise _Refuse("kernel", f"{node.label} has no implementation for Vulkan here.")
+            reason = REFUSED.get((node.domain, node.op_type), "it has no implementation for Vulkan here")
+            raise _Refuse("kernel", f"{node.label} is not supported: {reason}.")
         outer, self.function = self.function, self.function or node
         try:
             results = iter(self.inline(body, [o for o in given if o is not None]))
