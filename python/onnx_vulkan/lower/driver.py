@@ -290,8 +290,9 @@ class _Driver:
         given = [o for o in operands if not isinstance(o, Lost)]
         body = function_body(node, given, self.graph.opsets) if len(given) == len(operands) else None
         if body is None:
-            reason = REFUSED.get((node.domain, node.op_type), "it has no implementation for Vulkan here")
-            raise _Refuse("kernel", f"{node.label} is not supported: {reason}.")
+            reason = REFUSED.get((node.domain, node.op_type))
+            why = f"is not supported: {reason}" if reason else "has no implementation for Vulkan here"
+            raise _Refuse("kernel", f"{node.label} {why}.")
         outer, self.function = self.function, self.function or node
         try:
             results = iter(self.inline(body, [o for o in given if o is not None]))
