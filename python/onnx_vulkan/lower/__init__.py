@@ -8,6 +8,7 @@ from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its op
     conv,
     decoder_attention,
     elementwise,
+    features,
     flex_attention,
     fused,
     fused_linear,
@@ -36,6 +37,7 @@ from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its op
     sorting,
     sources,
     training,
+    trees,
 )
 from onnx_vulkan.lower.checks import check_dtypes, check_opset
 from onnx_vulkan.lower.driver import Lowered, host_symbol, lower_graph
