@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from onnx_vulkan.dims import Extent, ceil_div, product
 from onnx_vulkan.dtypes import SMALL, SMALL_FLOATS, SMALL_INTS, DType
 from onnx_vulkan.errors import Unsupported
+from onnx_vulkan.lower.host import HOST_LIMIT
 from onnx_vulkan.packing import pack
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Program, Value
@@ -161,7 +160,7 @@ def _encode_scale(b: Builder, x: Value, saturate: bool, round_mode: str) -> Valu
     rest = b.map("select", lowest, rest, fraction)
     least = {"up": 1, "nearest": 0x400000, "down": 1 << 23}[round_mode]
     code = b.map("add", exponent, b.cast(b.map("ge", rest, _u(b, least)), _U32))
-    code = b.map("select", b.map("gt", code, _u(b, 0xFE)), _u(b, 0xFE if saturate else 0xFF), code)
+    code = b.map("select", b.map("gt", size, _u(b, 0xFE << 23)), _u(b, 0xFE if saturate else 0xFF), code)
     negative = b.map("ge", bits, _u(b, 0x80000000))
     below = b.map("or", negative, b.map("lt", size, _u(b, 1 << 22)))
     code = b.map("select", below, _u(b, 0 if saturate else 0xFF), code)
@@ -228,7 +227,7 @@ def _unpacked(b: Builder, packed: Value, dtype: DType, shape: Sequence[Extent]) 
     whole = _rows(dtype, shape)
     rows = packed.shape if whole is None else whole
     codes = b.broadcast(b.reshape(packed, (*rows, 1)), (*rows, per_byte))
-    codes = b.map("shift_right", b.cast(codes, _U32), b.const(np.arange(per_byte, dtype=np.uint32) * np.uint32(dtype.bits)))
+    codes = b.map("shift_right", b.cast(codes, _U32), b.iota((per_byte,), 0, _U32, step=dtype.bits))
     codes = b.map("bit_and", codes, _u(b, (1 << dtype.bits) - 1))
     if whole is None:
         codes = b.reshape(codes, (packed.shape[0] * per_byte,))
@@ -292,7 +291,8 @@ class _Carrying:
             return Value(v.dtype.carrier, v.shape, v.name)  # only while claiming: stands for what a refused node makes
         if packed is None:
             assert v.data is not None
-            packed = Value(DType.U8, (pack(v.data).size,), v.name, pack(v.data))
+            data = pack(v.data)
+            packed = Value(DType.U8, (data.size,), v.name, data, packed=v.dtype.bits < 8 and v.data.size > HOST_LIMIT)
         if v.dtype.bits >= 8:
             return self.b.reshape(packed, v.shape)
         return _unpacked(self.b, packed, v.dtype, v.shape)

@@ -143,7 +143,9 @@ class Builder:
         require_same(product(x.shape), product(shape), f"cannot reshape {x.shape} to {shape}: element counts differ")
         numbers = tuple(e for e in shape if not isinstance(e, Dim))
         if x.data is not None and len(numbers) == len(shape):
-            return self.const(x.data.reshape(numbers), x.name and f"{x.name}:{list(numbers)}")
+            constant = self.const(x.data.reshape(numbers), x.name and f"{x.name}:{list(numbers)}")
+            constant.packed = x.packed
+            return constant
         made = self._made.get(x)
         if made is not None and made.op == "reshape":
             return self.reshape(made.inputs[0], shape)

@@ -47,6 +47,8 @@ class _Folder:
         """Whether the results depend on constants only, have known sizes, and are not far larger than what they come from."""
         if instr.op == "dims" or not all(v.is_const or self.foldable.get(v, False) for v in instr.inputs):
             return False
+        if any(v.packed for v in instr.inputs):
+            return False
         out_bytes = in_bytes = 0
         for o in instr.outputs:
             if any(isinstance(e, Dim) for e in o.shape):

@@ -103,12 +103,14 @@ MAP_FNS = UNARY | BINARY | COMPARE | {"select"}
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """One tensor of the program. Identity is the object. ``data`` holds the bytes of a constant, else None."""
+    """One tensor of the program. Identity is the object. ``data`` holds the bytes of a constant, else None; one that is *packed*
+    is small for what is computed from it, and is not replaced by that (:mod:`onnx_vulkan.program.fold`)."""
 
     dtype: DType
     shape: tuple[Extent, ...]
     name: str = ""
     data: Array | None = None
+    packed: bool = False
 
     @property
     def rank(self) -> int:

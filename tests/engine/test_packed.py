@@ -1,0 +1,173 @@
+"""Small element types on the device: packed inputs, outputs and weights, and the arithmetic of their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx_vulkan import Session
+from onnx_vulkan.device import Device
+from onnx_vulkan.dims import Scope
+from onnx_vulkan.dtypes import SMALL, SMALL_FLOATS, SMALL_INTS, DType
+from onnx_vulkan.errors import InvalidInput
+from onnx_vulkan.frontend import load
+from onnx_vulkan.lower import lower_graph
+from onnx_vulkan.packing import rested, roused
+from onnx_vulkan.program.interp import interpret
+
+Array = np.ndarray[Any, Any]
+TYPES = sorted(SMALL, key=lambda t: t.value)
+NAME = {"ids": lambda t: t.onnx_name}
+RNG = np.random.default_rng(5)
+
+
+def value(name: str, dtype: int, shape: Sequence[Any]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def model(
+    nodes: list[onnx.NodeProto],
+    inputs: list[onnx.ValueInfoProto],
+    outputs: list[onnx.ValueInfoProto],
+    weights: Sequence[onnx.TensorProto] = (),
+) -> onnx.ModelProto:
+    graph = helper.make_graph(nodes, "small", inputs, outputs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=11)
+
+
+def random(t: DType, shape: tuple[int, ...]) -> Array:
+    return RNG.integers(0, 1 << t.bits, shape).astype(np.uint8).view(t.numpy)
+
+
+def bits(x: Array) -> Array:
+    return np.ascontiguousarray(x).view(np.uint8)
+
+
+def hard_floats() -> Array:
+    """Every float16, and float32 numbers around ties, limits and the ends of the exponents."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    sizes = np.arange(256, dtype=np.uint32)[:, None] << np.uint32(23) | np.array(
+        [0, 1, 0x100000, 0x200000, 0x300000, 0x3FFFFF, 0x400000, 0x400001, 0x500000, 0x600000, 0x700000, 0x7FFFFF], np.uint32
+    )
+    floats = sizes.reshape(-1).view(np.float32)
+    return np.concatenate([halves, floats, -floats])
+
+
+@pytest.mark.parametrize("t", TYPES, **NAME)
+def test_casts_agree_with_the_interpreter_to_the_bit(t: DType) -> None:
+    """From float32 and back; the interpreter's are tested against ONNX and ONNX Runtime."""
+    nodes, outputs = [], []
+    for saturate in (1, 0) if t in SMALL_FLOATS else (1,):
+        nodes += [
+            helper.make_node("Cast", ["x"], [f"y{saturate}"], to=t.value, saturate=saturate),
+            helper.make_node("Cast", [f"y{saturate}"], [f"z{saturate}"], to=TensorProto.FLOAT),
+        ]
+        outputs += [value(f"y{saturate}", t.value, ["n"]), value(f"z{saturate}", TensorProto.FLOAT, ["n"])]
+    data = model(nodes, [value("x", TensorProto.FLOAT, ["n"])], outputs).SerializeToString()
+    feeds = {"x": hard_floats() if t in SMALL_FLOATS else np.arange(-400, 401).astype(np.float32) / 16}
+    numbers = {"n": feeds["x"].size}
+    with Scope(numbers):
+        lowered = lower_graph(load(data))
+        want = interpret(lowered.program, feeds, numbers)
+    with Session.load(data) as session:
+        got = session.run(feeds)
+    for name, a, t_out in zip(got, want, lowered.outputs, strict=True):
+        assert t_out.dtype is not None
+        expected = roused(a, t_out.dtype, (numbers["n"],))
+        same = (bits(got[name]) == bits(expected)).reshape(numbers["n"], -1).all(1)
+        if t_out.dtype is DType.F32:
+            same |= np.isnan(got[name]) & np.isnan(expected)
+        assert same.all(), (name, feeds["x"][~same][:4], got[name][~same][:4], expected[~same][:4])
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"runtime_dims": {"n": 9, "m": 9}}, {"guard_zones": "on"}], ids=["", "run-time", "guarded"]
+)
+@pytest.mark.parametrize("t", [DType.I4, DType.U2, DType.F4E2M1, DType.F8E4M3FN], **NAME)
+def test_odd_sizes_in_one_session(t: DType, options: dict[str, Any]) -> None:
+    """What comes in packed is moved, concatenated and goes out packed, at sizes that fill no byte."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["y"]),
+        helper.make_node("Concat", ["x", "w"], ["z"], axis=0),
+        helper.make_node("Cast", ["x"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Identity", ["x"], ["same"]),
+    ]
+    outputs = [
+        value("y", t.value, ["m", "n"]),
+        value("z", t.value, [None, "m"]),
+        value("f", 1, ["n", "m"]),
+        value("same", t.value, ["n", "m"]),
+    ]
+    data = model(nodes, [value("x", t.value, ["n", "m"]), value("w", t.value, ["k", "m"])], outputs).SerializeToString()
+    with Session.load(data, options=options) as session:
+        for n, m in ((3, 5), (1, 1), (4, 8), (0, 3), (7, 3), (9, 1), (5, 3)):
+            x, w = random(t, (n, m)), random(t, (2, m))
+            got = session.run({"x": x, "w": w})
+            for name, want in (("y", x.T), ("z", np.concatenate([x, w])), ("same", x)):
+                assert got[name].dtype == t.numpy and got[name].shape == want.shape
+                assert (bits(got[name]) == bits(want)).all(), (name, n, m)
+            np.testing.assert_array_equal(got["f"], x.astype(np.float32))
+
+
+def dequantized(t: DType, k: int, n: int, block: int) -> tuple[onnx.ModelProto, Array]:
+    """``x @ (w - z) * s`` with a quantized weight, and the weight in float32."""
+    w, z = random(t, (k, n)), random(t, (k // block, n))
+    s = RNG.random((k // block, n)).astype(np.float32)
+    weights = [numpy_helper.from_array(a, name) for a, name in ((w, "w"), (s, "s"), (z, "z"))]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["f"], axis=0, block_size=block),
+        helper.make_node("MatMul", ["x", "f"], ["y"]),
+    ]
+    made = model(nodes, [value("x", 1, ["m", k])], [value("y", 1, ["m", n])], weights)
+    spread = [np.repeat(a.astype(np.float32), block, 0) for a in (z, s)]
+    return made, (w.astype(np.float32) - spread[0]) * spread[1]
+
+
+@pytest.mark.parametrize("t", sorted(SMALL_INTS, key=lambda t: t.value), **NAME)
+def test_weights_take_as_much_device_memory_as_in_the_file(t: DType) -> None:
+    k, n = 1024, 640
+    made, w = dequantized(t, k, n, 64)
+    x = RNG.standard_normal((2, k)).astype(np.float32)
+    device = Device.get()
+    before = device.counters()["uploaded_bytes"]
+    with Session.load(made.SerializeToString()) as session:
+        y = session.run({"x": x})["y"]
+        uploaded = device.counters()["uploaded_bytes"] - before
+    np.testing.assert_allclose(y, x @ w, rtol=1e-4, atol=1e-3)
+    packed, scales, points = k * n * t.bits // 8, 4 * n * (k // 64), n * (k // 64)
+    assert packed <= uploaded <= packed + scales + points + x.nbytes + 4096
+
+
+def test_weights_of_a_file_and_defaults(tmp_path: Path) -> None:
+    """External data and typed fields; an initializer that a caller may replace."""
+    w = random(DType.I4, (5, 3))
+    weights = [
+        numpy_helper.from_array(w, "w"),
+        helper.make_tensor("d", TensorProto.UINT4, [5, 3], list(range(15))),
+        helper.make_tensor("e", TensorProto.FLOAT8E5M2, [3], [1.0, -2.0, 4.0]),
+    ]
+    nodes = [helper.make_node("Cast", [v], [f"{v}f"], to=TensorProto.FLOAT) for v in "wde"]
+    nodes.append(helper.make_node("Sum", ["wf", "df", "ef"], ["y"]))
+    made = model(nodes, [value("d", TensorProto.UINT4, [5, 3])], [value("y", 1, [5, 3])], weights)
+    onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    rest = w.astype(np.float32) + np.float32([1, -2, 4])
+    with Session.load(tmp_path / "m.onnx") as session:
+        np.testing.assert_array_equal(session.run({})["y"], rest + np.arange(15).reshape(5, 3))
+        d = random(DType.U4, (5, 3))
+        np.testing.assert_array_equal(session.run({"d": d})["y"], rest + d.astype(np.float32))
+        with pytest.raises(InvalidInput, match="input 'd' is uint8, the model wants uint4"):
+            session.run({"d": bits(d)})
+
+
+def test_a_program_takes_and_gives_packed_bytes() -> None:
+    x = np.array([1, -2, 3]).astype(ml_dtypes.int4)
+    assert rested(x).tolist() == [0xE1, 0x03]
+    assert roused(rested(x), DType.I4, (3,)).astype(int).tolist() == [1, -2, 3]
+    f = np.float32([1, -2]).astype(ml_dtypes.float8_e5m2)
+    assert rested(f).tolist() == [0x3C, 0xC0] and rested(np.float32([1])).dtype == np.float32
