@@ -28,6 +28,7 @@ from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its op
     positions,
     qlinear,
     quantize,
+    quantized_bert,
     reduction,
     regions,
     resize,

@@ -21,7 +21,7 @@ from onnx_vulkan.lower.registry import LowerContext, lowers
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["FILTER", "attend"]
+__all__ = ["FILTER", "attend", "attend_projected"]
 
 _I32 = frozenset({DType.I32})
 _LOWEST = float(np.finfo(np.float32).min)
@@ -117,6 +117,17 @@ def attention_ms(
     projected = matmul(b, x, weights)
     if bias is not None:
         projected = b.map("add", projected, bias)
+    return attend_projected(
+        b, projected, mask_index, past, attention_bias, qkv_hidden_sizes=qkv_hidden_sizes, num_heads=num_heads, scale=scale,
+        filler=mask_filter_value, unidirectional=bool(unidirectional),
+    )  # fmt: skip
+
+
+def attend_projected(
+    b: LowerContext, projected: Value, mask_index: Value | None, past: Value | None, attention_bias: Value | None,
+    *, qkv_hidden_sizes: Sequence[int], num_heads: int, scale: float, filler: float, unidirectional: bool,
+) -> tuple[Value, Value]:  # fmt: skip
+    """What Attention does with its projection ``[B, S, hidden + hidden + v_hidden]``: output and present."""
     batch, steps, columns = projected.shape
     sizes: Sequence[Extent] = tuple(qkv_hidden_sizes)
     if not sizes:
@@ -137,10 +148,7 @@ def attention_ms(
         k, v = b.concat([kept[0], k], 2), b.concat([kept[1], v], 2)
     if mask_index is not None and mask_index.rank == 2 and is_one(mask_index.shape[1]):
         mask_index = None  # ONNX Runtime takes one column for no mask
-    stages = attend(
-        b, q, k, v, mask_index, attention_bias, before,
-        scale=scale, filler=mask_filter_value, unidirectional=bool(unidirectional),
-    )  # fmt: skip
+    stages = attend(b, q, k, v, mask_index, attention_bias, before, scale=scale, filler=filler, unidirectional=unidirectional)
     present = k
     if b.wants(1):
         require_same(k.shape[3], v.shape[3], "a present output needs heads of one size")
