@@ -29,6 +29,7 @@ from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its op
     qlinear,
     quantize,
     quantized_bert,
+    quantized_lstm,
     reduction,
     regions,
     resize,

@@ -13,7 +13,7 @@ from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
 
-__all__: list[str] = []
+__all__ = ["cell_activations"]
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 _DEFAULTS = {"lstm": ("Sigmoid", "Tanh", "Tanh"), "gru": ("Sigmoid", "Tanh"), "rnn": ("Tanh",)}
@@ -22,7 +22,7 @@ _TAKES_BETA = {"affine", "hardsigmoid", "scaledtanh"}
 _TYPES = {"x": FLOATS}
 
 
-def _activations(
+def cell_activations(
     kind: str, names: Sequence[str] | None, alphas: Sequence[float] | None, betas: Sequence[float] | None, directions: int
 ) -> tuple[tuple[str, float, float], ...]:
     """Names with alpha and beta; each list of numbers is eaten in order by the activations that take one."""
@@ -102,7 +102,7 @@ def _lower(
         b.transpose(r, (0, 2, 1)),
         direction=direction,
         hidden=hidden,
-        activations=_activations(kind, activations, activation_alpha, activation_beta, directions),
+        activations=cell_activations(kind, activations, activation_alpha, activation_beta, directions),
         clip=clip if clip else None,
         linear_before_reset=bool(linear_before_reset),
         input_forget=bool(input_forget),

@@ -69,6 +69,7 @@ __all__ = [
     "layer_norm",
     "leaky_relu",
     "log_softmax",
+    "lstm_cell",
     "masked_softmax",
     "moments",
     "moved_last",
@@ -355,7 +356,14 @@ def _cell(
         keep = b.map("sub", number(b, 1, z), z)
         return b.map("add", b.map("mul", keep, n), b.map("mul", z, h)), None
     assert c is not None
-    pre = [b.map("add", x[g], b.contract(h, r[g])) for g in range(4)]  # i o f c
+    return lstm_cell(b, attrs, acts, [b.map("add", x[g], b.contract(h, r[g])) for g in range(4)], c, p)
+
+
+def lstm_cell(
+    b: Builder, attrs: dict[str, Any], acts: Sequence[tuple[str, float, float]], pre: Sequence[Value], c: Value,
+    p: Sequence[Value] | None,
+) -> tuple[Value, Value]:  # fmt: skip
+    """The new h and c of an LSTM from what each gate (i o f c) sums before its peephole. *attrs*: ``clip``, ``input_forget``."""
 
     def peep(g: int, cell: Value) -> Value:
         return pre[g] if p is None else b.map("add", pre[g], b.map("mul", p[g], cell))
