@@ -64,7 +64,7 @@ def page() -> str:
         lines += [f"## {domain or 'ai.onnx'}", "", "| operator | versions | element types | notes |", "| --- | --- | --- | --- |"]
         lines += [row(entry) for entry in entries] + [""]
     lines += ["## Refused by name", "", "| operator | why |", "| --- | --- |"]
-    lines += [f"| {domain}::{name} | {reason} |" for (domain, name), reason in sorted(REFUSED.items())] + [""]
+    lines += [f"| {domain or 'ai.onnx'}::{name} | {reason} |" for (domain, name), reason in sorted(REFUSED.items())] + [""]
     return "\n".join(lines)
 
 

@@ -46,6 +46,7 @@ from onnx_vulkan.lower.driver import Lowered, host_symbol, lower_graph
 from onnx_vulkan.lower.registry import (
     EVALUATIONS,
     LOWERINGS,
+    MAX_OPSET,
     Host,
     LowerContext,
     NotHost,
@@ -58,6 +59,7 @@ from onnx_vulkan.lower.registry import (
 __all__ = [
     "EVALUATIONS",
     "LOWERINGS",
+    "MAX_OPSET",
     "Host",
     "LowerContext",
     "Lowered",

@@ -1,4 +1,4 @@
-"""Operators of ONNX Runtime that are refused by name, each with the reason. No lowering has one of these names."""
+"""Operators that are refused by name, each with the reason: what is outside the tensor model. No lowering has one of these names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,51 @@ from collections.abc import Mapping
 
 __all__ = ["REFUSED"]
 
-_REASONS: Mapping[str, tuple[str, ...]] = {
+_ONNX: Mapping[str, tuple[str, ...]] = {
+    "it works on sequences, and only tensors run here": (
+        "ConcatFromSequence",
+        "SequenceAt",
+        "SequenceConstruct",
+        "SequenceEmpty",
+        "SequenceErase",
+        "SequenceInsert",
+        "SequenceLength",
+        "SequenceMap",
+        "SplitToSequence",
+    ),
+    "it works on optional values, and only tensors run here": ("Optional", "OptionalGetElement", "OptionalHasElement"),
+    "it works on strings": ("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit"),
+    "it counts n-grams of words": ("TfIdfVectorizer",),
+    "it decodes image files": ("ImageDecoder",),
+    "it draws random numbers": ("Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+    "the shape of its result depends on data": ("NonMaxSuppression", "Unique"),
+}
+
+_ML: Mapping[str, tuple[str, ...]] = {
+    "it is of classical machine learning": (
+        "ArrayFeatureExtractor",
+        "Binarizer",
+        "CastMap",
+        "CategoryMapper",
+        "DictVectorizer",
+        "FeatureVectorizer",
+        "Imputer",
+        "LabelEncoder",
+        "LinearClassifier",
+        "LinearRegressor",
+        "Normalizer",
+        "OneHotEncoder",
+        "SVMClassifier",
+        "SVMRegressor",
+        "Scaler",
+        "TreeEnsemble",
+        "TreeEnsembleClassifier",
+        "TreeEnsembleRegressor",
+        "ZipMap",
+    ),
+}
+
+_MICROSOFT: Mapping[str, tuple[str, ...]] = {
     "it runs decoder graphs in a loop whose end depends on data": (
         "BeamSearch",
         "GreedySearch",
@@ -39,5 +83,14 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 
-REFUSED: Mapping[tuple[str, str], str] = {("com.microsoft", name): reason for reason, names in _REASONS.items() for name in names}
+_DOMAINS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "": _ONNX,
+    "ai.onnx.ml": _ML,
+    "ai.onnx.preview.training": {"it is a derivative, for training": ("Gradient",)},
+    "com.microsoft": _MICROSOFT,
+}
+
+REFUSED: Mapping[tuple[str, str], str] = {
+    (domain, name): reason for domain, reasons in _DOMAINS.items() for reason, names in reasons.items() for name in names
+}
 """By domain and operator: why no lowering of it is here, as half a sentence."""
