@@ -1,10 +1,11 @@
-"""ONNX's own test cases: single nodes, simple graphs and the graphs that PyTorch once exported. No test lives here."""
+"""ONNX's own test cases: single nodes, simple graphs, graphs that PyTorch once exported, light models. No test lives here."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ __all__ = ["KINDS", "Case", "all_cases"]
 
 Array = NDArray[Any]
 
-KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "light")
+"""The sets of cases. ``light`` are whole vision models whose weights are one number each."""
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One case: a model, and feeds with the outputs that they must give. ``tensors``: all of them are tensors."""
+    """One case: a model, and feeds with the outputs that they must give. ``tensors``: all of them are tensors, else no data."""
 
     name: str
     kind: str
@@ -32,10 +34,15 @@ class Case:
     rtol: float
     atol: float
 
+    @cached_property
+    def operators(self) -> tuple[str, ...]:
+        """The operators of the main graph, each once, in order of name."""
+        return tuple(sorted({node.op_type for node in onnx.ModelProto.FromString(self.model).graph.node}))
+
 
 def all_cases() -> list[Case]:
     """Every case of every kind, in a fixed order."""
-    return [*_made(), *_stored()]
+    return [*_made(), *_stored(), *_light()]
 
 
 def _array(value: Any) -> Array | None:
@@ -69,7 +76,7 @@ def _stored() -> Iterator[Case]:
     """The cases that come as files with the ``onnx`` package."""
     from onnx.backend.test.loader import load_model_tests
 
-    for kind in KINDS[2:]:
+    for kind in KINDS[2:4]:
         for c in load_model_tests(kind=kind):
             folder = Path(c.model_dir)
             model = onnx.load(str(folder / "model.onnx"))
@@ -83,3 +90,26 @@ def _stored_set(model: onnx.ModelProto, folder: Path) -> tuple[list[onnx.TensorP
         return [onnx.load_tensor(str(folder / f"{kind}_{i}.pb")) for i in range(count)]
 
     return read("input"), read("output")
+
+
+def _light() -> Iterator[Case]:
+    """The vision models that come with the ``onnx`` package; the input is a ramp, as in ONNX's own runner."""
+    from onnx.backend.test.loader import load_model_tests
+
+    for c in load_model_tests(kind="real"):
+        path = Path(onnx.__file__).parent.parent / (c.url or "")
+        if path.parent.name != "light" or not path.is_file():
+            continue
+        model = onnx.load(str(path))
+        constants = {i.name for i in model.graph.initializer}
+        inputs = [_ramp(i) for i in model.graph.input if i.name not in constants]
+        outputs = [onnx.load_tensor(str(path.with_name(f"{path.stem}_output_{i}.pb"))) for i in range(len(model.graph.output))]
+        names = [i.name for i in model.graph.input if i.name not in constants]
+        data = [(dict(zip(names, inputs, strict=True)), [numpy_helper.to_array(o) for o in outputs])]
+        yield Case(c.name, "light", model.SerializeToString(), data, True, c.rtol, c.atol)
+
+
+def _ramp(declared: onnx.ValueInfoProto) -> Array:
+    shape = [d.dim_value or 1 for d in declared.type.tensor_type.shape.dim]
+    count = int(np.prod(shape))
+    return (np.arange(count).reshape(shape) / count).astype(np.float32)
