@@ -7,7 +7,7 @@ from dataclasses import replace
 from onnx_vulkan._shim import ffi, lib
 from onnx_vulkan.errors import Refusal
 
-from onnxruntime_ep_vulkan import abi, reader
+from onnxruntime_ep_vulkan import abi
 from onnxruntime_ep_vulkan.abi import Handle
 from onnxruntime_ep_vulkan.reader import ReadGraph
 from onnxruntime_ep_vulkan.sessions import EpSession
@@ -19,12 +19,15 @@ def claim(session: EpSession, graph: Handle, support: Handle) -> None:
     """Claim what can run of *graph*.
 
     ORT asks for each graph of a model, bodies before the graph that holds them, and once more after it has inlined functions.
-    The branches of an If are left alone: an If whose condition is known before the run is claimed whole, later, with the graph
-    that holds it, and would then arrive with half-fused branches (ORT lets nobody look from a body to the graph outside).
+    Whether the node that has a body will be claimed whole cannot be told there (ORT lets nobody look from a body to the graph
+    outside). So the bodies of Loop and Scan are claimed inside, which is undone where the node itself is claimed later; the
+    branches of an If are left alone, as are the bodies of functions, which ORT inlines.
     """
-    if _is_branch(graph):
+    from onnx_vulkan.claims import BODIES_LEFT_ALONE
+
+    if _parent(graph) in BODIES_LEFT_ALONE:
         return
-    read = reader.read_graph(graph)
+    read = session.read(graph)
     # 1.23 names the blocks of two bodies alike and then refuses the second; it does not tell a body's parent either.
     if abi.api_version() < 24 and read.graph.outer:
         return
@@ -62,8 +65,9 @@ def partition(session: EpSession, read: ReadGraph) -> tuple[list[list[int]], lis
     return [list(block) for block in found.blocks if not taken & set(block)], refusals
 
 
-def _is_branch(graph: Handle) -> bool:
+def _parent(graph: Handle) -> str:
+    """The operator whose body the graph is; "" for the main graph."""
     parent = abi.get(lib.OrtApi_Graph_GetParentNode, graph)
     if parent == ffi.NULL:
-        return False
-    return abi.text(lib.OrtApi_Node_GetOperatorType, parent) == "If" and not abi.text(lib.OrtApi_Node_GetDomain, parent)
+        return ""
+    return abi.text(lib.OrtApi_Node_GetOperatorType, parent)

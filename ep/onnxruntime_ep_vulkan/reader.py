@@ -225,7 +225,10 @@ def _shape(name: str, tensor: Handle) -> tuple[Extent, ...] | None:
 
 
 def _attribute(name: str, handle: Handle) -> Attribute:
-    kind = int(abi.get(lib.OrtApi_OpAttr_GetType, handle, "int"))
+    try:
+        kind = int(abi.get(lib.OrtApi_OpAttr_GetType, handle, "int"))
+    except abi.OrtError:  # a type, as Optional has: no lowering has an attribute of that kind, and so the node is refused
+        return b""
     if kind == lib.ORT_OP_ATTR_TENSOR:
         held = abi.get(lib.OrtApi_OpAttr_GetTensorAttributeAsOrtValue, handle)
         try:

@@ -11,10 +11,12 @@ from onnx_vulkan._shim import ffi, lib
 from onnx_vulkan.device import Device
 from onnx_vulkan.engine.options import Options, parse_options
 from onnx_vulkan.errors import Refusal, Unsupported
-from onnx_vulkan.graph import Graph
+from onnx_vulkan.graph import Graph, Node
 
 from onnxruntime_ep_vulkan import abi, devices, options, reader
 from onnxruntime_ep_vulkan.abi import Handle
+from onnxruntime_ep_vulkan.bodies import unfold
+from onnxruntime_ep_vulkan.reader import ReadGraph
 
 __all__ = [
     "EpSession",
@@ -53,8 +55,13 @@ class SessionStats:
 
 @dataclass(slots=True)
 class _Compiled:
-    block: Any  # onnx_vulkan.engine.block.Block
-    nodes: int
+    """A fused node of ORT's: its block (onnx_vulkan.engine.block.Block) and the graph that it stands for. ``unfolded``: it was in
+    a body whose node was claimed whole later, so that ORT never runs it."""
+
+    block: Any
+    graph: Graph
+    op_type: str
+    unfolded: bool = False
 
 
 @dataclass(slots=True)
@@ -69,13 +76,57 @@ class EpSession:
     refusals: list[Refusal] = field(default_factory=list)
     blocks: dict[int, _Compiled] = field(default_factory=dict)
 
+    def read(self, graph: Handle) -> ReadGraph:
+        """Read an OrtGraph; the bodies in it are whole, whatever was fused inside of them before."""
+        read = reader.read_graph(graph)
+        read.graph = unfold(read.graph, self._stands_for)
+        return read
+
+    def _stands_for(self, node: Node) -> Graph | None:
+        found = self._fused(node)
+        return found.graph if found else None
+
+    def _fused(self, node: Node) -> _Compiled | None:
+        """What was compiled for a node, where it is a fused node of this session."""
+        if node.domain != reader.EP_NAME:
+            return None
+        return next((c for c in self.blocks.values() if c.op_type == node.op_type), None)
+
+    def compile(self, graph: Handle, fused: Handle) -> _Compiled:
+        """Make the block of a fused node."""
+        inputs = reader.value_names(lib.OrtApi_Node_GetNumInputs, lib.OrtApi_Node_GetInputs, fused)
+        outputs = reader.value_names(lib.OrtApi_Node_GetNumOutputs, lib.OrtApi_Node_GetOutputs, fused)
+        # ORT frees its constants once the session is made; a block of dynamic shapes reads them when it is first planned.
+        read = reader.read_graph(graph, inputs=inputs, lasting=True).graph
+        if read.inputs != inputs:
+            raise RuntimeError(f"ONNX Runtime made constants inputs of a fused node: {set(inputs) - set(read.inputs)}")
+        # ORT hands over a value for every input of a fused node, so a default can never be needed here.
+        read.outputs, read.defaults = outputs, {}
+        unfolded: list[_Compiled] = []
+
+        def stands_for(node: Node) -> Graph | None:
+            found = self._fused(node)
+            if found is None:
+                return None
+            unfolded.append(found)
+            return found.graph
+
+        whole = unfold(read, stands_for)
+        block = make_block(whole, self)
+        for inner in unfolded:
+            inner.unfolded = True
+        return _Compiled(block, whole, abi.text(lib.OrtApi_Node_GetOperatorType, fused))
+
     def stats(self) -> SessionStats:
         """The counters of this session's blocks, added up."""
         total = SessionStats(devices.label(self.device), offered_nodes=self.offered, refusals=list(self.refusals))
         info = ffi.new("ov_block_info *")
         for compiled in list(self.blocks.values()):
+            if compiled.unfolded:
+                total.offered_nodes -= len(compiled.graph.nodes)
+                continue
             total.blocks += 1
-            total.claimed_nodes += compiled.nodes
+            total.claimed_nodes += len(compiled.graph.nodes)
             lib.ov_block_get(compiled.block.native, info)
             total.runs += info.runs
             total.dispatches += info.dispatches
@@ -118,15 +169,7 @@ def compile_blocks(session: EpSession, graphs: list[Handle], fused: list[Handle]
     made: list[_Compiled] = []
     try:
         for graph, node in zip(graphs, fused, strict=True):
-            inputs = reader.value_names(lib.OrtApi_Node_GetNumInputs, lib.OrtApi_Node_GetInputs, node)
-            outputs = reader.value_names(lib.OrtApi_Node_GetNumOutputs, lib.OrtApi_Node_GetOutputs, node)
-            # ORT frees its constants once the session is made; a block of dynamic shapes reads them when it is first planned.
-            read = reader.read_graph(graph, inputs=inputs, lasting=True).graph
-            if read.inputs != inputs:
-                raise RuntimeError(f"ONNX Runtime made constants inputs of a fused node: {set(inputs) - set(read.inputs)}")
-            # ORT hands over a value for every input of a fused node, so a default can never be needed here.
-            read.outputs, read.defaults = outputs, {}
-            made.append(_Compiled(make_block(read, session), len(read.nodes)))
+            made.append(session.compile(graph, node))
     except BaseException:
         for compiled in made:
             compiled.block.close()

@@ -223,8 +223,13 @@ def doubling(*, chain: str = "") -> bytes:
     return make_model(nodes, {"x": ["n"]}, {"y": ["n"]}, two)
 
 
-def loop(body_nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray[Any, Any]], shape: list[Any]) -> bytes:
-    """y = body applied ``trips`` times to x: *body_nodes* make ``next`` from ``v``, the constants lie outside of the body."""
+def loop(
+    body_nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray[Any, Any]], shape: list[Any], trips: int | None = None
+) -> bytes:
+    """y = body applied ``trips`` times to x: *body_nodes* make ``next`` from ``v``, the constants lie outside of the body.
+
+    The number of *trips* is a constant too, or an input where it is None.
+    """
     float_, bool_ = TensorProto.FLOAT, TensorProto.BOOL
     body = helper.make_graph(
         [helper.make_node("Identity", ["c"], ["go"]), *body_nodes],
@@ -236,10 +241,15 @@ def loop(body_nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray[Any, 
         ],
         [helper.make_tensor_value_info("go", bool_, []), helper.make_tensor_value_info("next", float_, shape)],
     )
+    inputs = [helper.make_tensor_value_info("x", float_, shape)]
+    if trips is None:
+        inputs.append(helper.make_tensor_value_info("trips", TensorProto.INT64, []))
+    else:
+        constants = constants | {"trips": np.array(trips)}
     graph = helper.make_graph(
         [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)],
         "test",
-        [helper.make_tensor_value_info("x", float_, shape), helper.make_tensor_value_info("trips", TensorProto.INT64, [])],
+        inputs,
         [helper.make_tensor_value_info("y", float_, shape)],
         [numpy_helper.from_array(a, n) for n, a in constants.items()],
     )

@@ -152,6 +152,68 @@ def test_inside_a_loop() -> None:
     in_blocks(session, 1, 3)
 
 
+def test_a_loop_of_known_length_runs_in_one_block() -> None:
+    """ORT offers the body first: what is claimed inside of it is taken back when the Loop itself is claimed."""
+    nodes = [helper.make_node("MatMul", ["v", "w"], ["m"]), helper.make_node("Tanh", ["m"], ["next"])]
+    model = loop(nodes, {"w": floats(16, 16)}, ["n", 16], trips=3)
+    session = vulkan_session(model)
+    for n in (4, 2):
+        agree(session, model, {"x": floats(n, 16)})
+    in_blocks(session, 1, 1)
+
+
+def test_a_scan_in_a_loop_runs_in_one_block() -> None:
+    """Bodies in bodies, a constant from outside and a node of the body that only the CPU could have left alone."""
+    row = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("s", "r", "t", "o")]
+    inner = helper.make_graph(
+        [
+            helper.make_node("Mul", ["r", "w"], ["rw"]),
+            helper.make_node("Add", ["s", "rw"], ["t"]),
+            helper.make_node("Tanh", ["t"], ["o"]),
+        ],
+        "rows",
+        row[:2],
+        row[2:],
+    )
+    nodes = [
+        helper.make_node("Scan", ["zero", "v"], ["last", "next0"], body=inner, num_scan_inputs=1),
+        helper.make_node("Add", ["next0", "last"], ["next"]),
+    ]
+    model = loop(nodes, {"w": floats(4), "zero": np.zeros(4, np.float32)}, [3, 4], trips=2)
+    session = vulkan_session(model)
+    agree(session, model, {"x": floats(3, 4)})
+    in_blocks(session, 1, 1)
+
+
+def test_the_body_of_a_function_is_left_alone() -> None:
+    """SequenceMap is inlined by ORT after its body was offered: a claim inside would be lost on the way."""
+    body = helper.make_graph(
+        [helper.make_node("Exp", ["e"], ["f"])],
+        "each",
+        [helper.make_tensor_value_info("e", TensorProto.FLOAT, ["n"])],
+        [helper.make_tensor_value_info("f", TensorProto.FLOAT, ["n"])],
+    )
+    nodes = [
+        helper.make_node("SplitToSequence", ["x"], ["parts"], axis=0),
+        helper.make_node("SequenceMap", ["parts"], ["mapped"], body=body),
+        helper.make_node("ConcatFromSequence", ["mapped"], ["y"], axis=0),
+    ]
+    model = make_model(nodes, {"x": [6, 2]}, {"y": [6, 2]}, {})
+    agree(vulkan_session(model), model, {"x": floats(6, 2)})
+
+
+def test_an_attribute_that_is_a_type_is_no_trouble() -> None:
+    kind = helper.make_tensor_type_proto(TensorProto.FLOAT, [2])
+    nodes = [
+        helper.make_node("Optional", [], ["nothing"], type=kind),
+        helper.make_node("OptionalHasElement", ["nothing"], ["has"]),
+        helper.make_node("Cast", ["has"], ["zero"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["x", "zero"], ["y"]),
+    ]
+    model = make_model(nodes, {"x": [2]}, {"y": [2]}, {})
+    agree(vulkan_session(model), model, {"x": floats(2)})
+
+
 def test_nodes_that_are_refused_stay_on_the_cpu() -> None:
     """A node that only the CPU has, between two blocks of ours."""
     nodes = [

@@ -13,12 +13,12 @@ import json
 import os
 from dataclasses import dataclass, field
 
-from onnx_vulkan.claims.blocks import bodies_of, convex_blocks, extract, settle, with_outer
+from onnx_vulkan.claims.blocks import BODIES_LEFT_ALONE, bodies_of, convex_blocks, extract, settle, with_outer
 from onnx_vulkan.claims.judge import Judgement, judge
 from onnx_vulkan.errors import InvalidInput, Refusal
 from onnx_vulkan.graph import Graph
 
-__all__ = ["Claims", "bodies_of", "convex_blocks", "extract", "judge", "partition", "with_outer"]
+__all__ = ["BODIES_LEFT_ALONE", "Claims", "bodies_of", "convex_blocks", "extract", "judge", "partition", "with_outer"]
 
 
 @dataclass(frozen=True, slots=True)

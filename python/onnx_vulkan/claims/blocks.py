@@ -7,7 +7,10 @@ from dataclasses import replace
 
 from onnx_vulkan.graph import Graph, Node
 
-__all__ = ["bodies_of", "convex_blocks", "extract", "not_worth_it", "settle", "with_outer"]
+__all__ = ["BODIES_LEFT_ALONE", "bodies_of", "convex_blocks", "extract", "not_worth_it", "settle", "with_outer"]
+
+BODIES_LEFT_ALONE = frozenset({"If", "SequenceMap", "FlexAttention"})
+"""Inside the bodies of these the plug-in claims nothing: an If is claimed whole or not at all, functions are inlined by ORT."""
 
 # Operators that only move, measure or rename data.
 _MOVEMENT = frozenset(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_vulkan import frontend
-from onnx_vulkan.claims import Claims, bodies_of, partition, with_outer
+from onnx_vulkan.claims import BODIES_LEFT_ALONE, Claims, bodies_of, partition, with_outer
 from onnx_vulkan.cli.report import shape_text
 from onnx_vulkan.dims import Extent
 from onnx_vulkan.errors import Refusal
@@ -35,8 +35,8 @@ def bodies(graph: Graph, claims: Claims, features: frozenset[str] | None = None)
         for name, body in bodies_of(node):
             alone = with_outer(graph, body)
             found = partition(alone, features=features)
-            # The plug-in leaves branches alone: an If is claimed whole or not at all. Bodies inside a branch are offered again.
-            offered = node.domain or node.op_type != "If"
+            # Bodies inside one that is left alone are offered again.
+            offered = node.domain or node.op_type not in BODIES_LEFT_ALONE
             yield {
                 "node": node.name,
                 "body": name,
