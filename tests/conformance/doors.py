@@ -19,14 +19,14 @@ import onnxruntime
 import onnxruntime_ep_vulkan
 from onnx_cases import Array, Case
 from onnx_vulkan import claims, frontend
-from onnx_vulkan.dims import Scope
+from onnx_vulkan.dims import Scope, evaluate
 from onnx_vulkan.dtypes import SMALL, DType
 from onnx_vulkan.engine.structure import name_dims
 from onnx_vulkan.errors import RefusedError
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.lower import lower_graph
 from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT
-from onnx_vulkan.packing import pack, unpack
+from onnx_vulkan.packing import pack, rested, roused, unpack
 from onnx_vulkan.program.interp import interpret
 from onnx_vulkan.tolerance import worst_ratio
 
@@ -89,7 +89,10 @@ def _interpreted(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:
     shapes, numbers = name_dims(graph, {name: a.shape for name, a in feeds.items()})
     small = {name: a for name, a in feeds.items() if a.size <= HOST_INPUT_LIMIT}
     with Scope(numbers):
-        return interpret(lower_graph(graph, shapes, small).program, feeds, numbers)
+        lowered = lower_graph(graph, shapes, small)
+        outputs = interpret(lowered.program, {name: rested(a) for name, a in feeds.items()}, numbers)
+        made = zip(outputs, lowered.outputs, strict=True)
+        return [roused(a, t.dtype, [evaluate(e, numbers) for e in t.shape or ()]) if t.dtype else a for a, t in made]
 
 
 def _standalone(case: Case) -> Outcome:
