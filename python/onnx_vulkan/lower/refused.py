@@ -1,4 +1,4 @@
-"""Operators that are refused by name, each with the reason: what is outside the tensor model. No lowering has one of these names."""
+"""Operators that are refused by name, with the reason: what is outside the tensor model. None of them has a lowering."""
 
 from __future__ import annotations
 
