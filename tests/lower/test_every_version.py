@@ -204,7 +204,7 @@ FORMS = [
 
 ELSEWHERE = {
     "Attention", "RotaryEmbedding", "If", "Loop", "Scan", "NonZero", "ConvInteger", "QLinearConv", "QLinearMatMul",
-    "MelWeightMatrix", "SimplifiedLayerNormalization",
+    "MelWeightMatrix", "TfIdfVectorizer", "SimplifiedLayerNormalization",
 }  # fmt: skip
 """Operators whose versions are tested in other files; NonZero is known on the host only."""
 

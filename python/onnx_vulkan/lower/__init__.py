@@ -22,6 +22,7 @@ from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its op
     matrices,
     movement,
     multi_head,
+    ngrams,
     norm,
     patches,
     pool,
