@@ -15,7 +15,16 @@
 //   T4 f_quad(int r, int k, int k_end)           4 elements along k; 0 from k_end on
 //   T4 w_quad(int n, int k, int k_end)          4 elements along k, or 4 columns at k; 0 from k_end on
 //   void store(int z, int r, int n, int split, T acc)
+// With W_RUN defined, W lies along K in blocks of one scale, and a lane takes W_RUN quads of a block at a time:
+//   W_BLOCK w_block(int n, int k, int k_end)    what is loaded for the 4 * W_RUN elements from k on; its scale is 0 from k_end on
+//   T4 w_values(W_BLOCK w, int j)               quad j of them, before the scale
 
+#ifdef W_RUN
+const int GRAIN = 4 * W_RUN;
+const int UNROLLED = ROWS <= 4 ? W_RUN : 1;
+#else
+const int GRAIN = 4;
+#endif
 const int COLUMN_LANES = THREADS / K_LANES;
 const int SUM_ROWS = ROWS < 4 ? ROWS : 4;  // how many rows pass through shared memory at a time
 
@@ -32,7 +41,7 @@ void main() {
     int split = int(group / uint(SIZE_Z));
     if (split >= SPLITS) return;
 
-    int share = ((SIZE_K + SPLITS - 1) / SPLITS + 3) / 4 * 4;
+    int share = ((SIZE_K + SPLITS - 1) / SPLITS + GRAIN - 1) / GRAIN * GRAIN;
     int k_first = split * share, k_end = min(k_first + share, SIZE_K);
     int k_lane = W_ALONG_K ? thread % K_LANES : thread / COLUMN_LANES;
     int column = W_ALONG_K ? thread / K_LANES : thread % COLUMN_LANES * 4;
@@ -40,7 +49,29 @@ void main() {
     begin(z);
     T4 acc[ROWS];
     [[unroll]] for (int r = 0; r < ROWS; r++) acc[r] = T4(0);
-    for (int k = k_first + k_lane * 4; k < k_end; k += K_LANES * 4) {
+    for (int k = k_first + k_lane * GRAIN; k < k_end; k += K_LANES * GRAIN) {
+#ifdef W_RUN
+        W_BLOCK w[4];
+        [[unroll]] for (int c = 0; c < 4; c++) w[c] = w_block(n0 + column + c * COLUMN_LANES, k, k_end);
+        T4 part[ROWS];
+        [[unroll]] for (int r = 0; r < ROWS; r++) part[r] = T4(0);
+        // many rows are enough work to hide a loop, and unrolled a driver takes long to compile them
+        [[dont_unroll]] for (int j0 = 0; j0 < W_RUN; j0 += UNROLLED) {
+            [[unroll]] for (int j1 = 0; j1 < UNROLLED; j1++) {
+                int j = j0 + j1;
+                T4 q[4];
+                [[unroll]] for (int c = 0; c < 4; c++) q[c] = w_values(w[c], j);
+                [[unroll]] for (int r = 0; r < ROWS; r++) {
+                    T4 f = f_quad(r, k + 4 * j, k_end);
+                    [[unroll]] for (int c = 0; c < 4; c++) {
+                        [[unroll]] for (int i = 0; i < 4; i++) part[r][c] = MAD(f[i], q[c][i], part[r][c]);
+                    }
+                }
+            }
+        }
+        T4 scale = T4(w[0].scale, w[1].scale, w[2].scale, w[3].scale);
+        [[unroll]] for (int r = 0; r < ROWS; r++) acc[r] = MAD(scale, part[r], acc[r]);
+#else
         T4 w[4];
         [[unroll]] for (int c = 0; c < 4; c++) {
             if (W_ALONG_K) w[c] = w_quad(n0 + column + c * COLUMN_LANES, k, k_end);
@@ -56,6 +87,7 @@ void main() {
                 }
             }
         }
+#endif
     }
 
     [[unroll]] for (int r0 = 0; r0 < ROWS; r0 += SUM_ROWS) {

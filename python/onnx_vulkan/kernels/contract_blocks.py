@@ -1,7 +1,7 @@
 """The ``contract_blocks`` family: products with weights quantized in blocks, on the two kernels of ``contract``.
 
-The weights are read packed: one 32-bit word holds at least a quad along K, which becomes floats in the loader of the tile or of
-the skinny kernel. No dequantized copy exists.
+The weights are read packed, and no dequantized copy exists. The tile's loader takes a quad along K out of a 32-bit word; the
+skinny kernel, which is bound by what it has on its way from memory, takes up to 16 bytes of a block at once and scales its sum.
 """
 
 from __future__ import annotations
@@ -42,18 +42,59 @@ class PackedMatrix:
     def leaves(self) -> tuple[Value, ...]:
         return (self.packed, self.scales, *((self.zero_points,) if self.zero_points is not None else ()))
 
+    @property
+    def grain(self) -> int:
+        return min(self.block, 32, 128 // self.bits)
+
     def mode(self, at: At) -> int:
         """Quads run along K."""
         return 0
 
+    def _fields(self, word: str) -> str:
+        """The lowest four elements of a word."""
+        mask = (1 << self.bits) - 1
+        return ", ".join(f"({word} >> {i * self.bits}) & {mask}u" if i else f"{word} & {mask}u" for i in range(4))
+
+    def runs(self, params: Params) -> str:
+        bits, grain = self.bits, self.grain
+        words = grain * bits // 32
+        vector = f"uvec{words}" if words > 1 else "uint"
+        blocks, shift = params.word(self.blocks), params.word(self.block.bit_length() - 1)
+        part = f"w.bits[j * {4 * bits} >> 5]" if words > 1 else "w.bits"
+        return f"""#define W_RUN {grain // 4}
+layout(buffer_reference, scalar, buffer_reference_align = {4 * words}) readonly restrict buffer w_Runs {{
+    {vector} v[];
+}};
+struct W_BLOCK {{
+    {vector} bits;
+    T zero;
+    T scale;
+}};
+W_BLOCK w_block(int row, int k, int k_end) {{
+    row = min(row, {params.word(self.rows)} - 1);
+    int at = min(k, {params.word(self.blocks * self.block)} - {grain});
+    int block = at >> {shift};
+    W_BLOCK w;
+    w.bits = w_Runs({params.read(self.packed)}).v[row * {params.word(self.blocks * (self.block // grain))} + at / {grain}];
+    w.zero = {self._zero(params, blocks)};
+    w.scale = k < k_end ? {self._scale(params, blocks)} : T(0);
+    return w;
+}}
+T4 w_values(W_BLOCK w, int j) {{
+    uint word = {part} >> (j * {4 * bits} & 31);
+    return T4(uvec4({self._fields("word")})) - w.zero;
+}}
+"""
+
+    def _scale(self, params: Params, blocks: str) -> str:
+        """The scale of ``block`` of ``row``."""
+        return "T(" + unpack(self.scales.dtype, f"{params.read(self.scales)}.v[row * {blocks} + block]") + ")"
+
     def functions(self, params: Params, name: str) -> str:
         """``{name}_begin(int z)`` and ``T4 {name}_quad(int row, int k, int k_end)``, as :meth:`Matrix.functions` gives them."""
-        bits, mask = self.bits, (1 << self.bits) - 1
-        pointer, scales = params.read(self.packed), params.read(self.scales)
+        bits, pointer = self.bits, params.read(self.packed)
         blocks, words = params.word(self.blocks), params.word(self.blocks * (self.block * bits // 32))
         shift = params.word(self.block.bit_length() - 1)
-        fields = ", ".join(f"(word >> {i * bits}) & {mask}u" if i else f"word & {mask}u" for i in range(4))
-        scale = unpack(self.scales.dtype, f"{scales}.v[row * {blocks} + block]")
         return f"""layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer {name}_Words {{
     uint v[];
 }};
@@ -64,7 +105,7 @@ T4 {name}_quad(int row, int k, int k_end) {{
     int block = at >> {shift};
     uint word = {name}_Words({pointer}).v[row * {words} + (at * {bits} >> 5)] >> (at * {bits} & 31);
     T zero = {self._zero(params, blocks)};
-    T4 q = (T4(uvec4({fields})) - zero) * T({scale});
+    T4 q = (T4(uvec4({self._fields("word")})) - zero) * {self._scale(params, blocks)};
     return mix(T4(0), q, lessThan(ivec4(k, k + 1, k + 2, k + 3), ivec4(k_end)));
 }}
 """

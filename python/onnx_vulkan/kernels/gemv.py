@@ -39,7 +39,7 @@ def skinny_kernel(
 #define SIZE_W {params.word(wide.rows)}
 #define SIZE_K {params.word(sizes.k)}
 #include "gemm_skinny_variant.glsl"
-{few.functions(params, "f")}{wide.functions(params, "w")}
+{few.functions(params, "f")}{wide.functions(params, "w")}{wide.runs(params)}
 void begin(int z) {{
     f_begin(z);
     w_begin(z);
@@ -64,9 +64,9 @@ def skinny_launch(
     threads = min(128 if item > 4 or rows >= 8 else 256, limits.max_workgroup_invocations)
     mode = wide.mode(at)
     along_k = not mode & 1
-    lanes = min(power_of_two(-(-depth // 4)), 16) if along_k else 8
-    # every lane has at least two quads of K
-    while lanes < threads // 4 and depth >= 16 * lanes and batch * -(-columns // (threads // lanes * 4)) < 4 * CORES:
+    lanes = min(power_of_two(-(-depth // wide.grain)), 16) if along_k else 8
+    # every lane has at least two quads (or runs) of K
+    while lanes < threads // 4 and depth >= 4 * wide.grain * lanes and batch * -(-columns // (threads // lanes * 4)) < 4 * CORES:
         lanes *= 2
     groups = batch * -(-columns // (threads // lanes * 4))
     splits = 1

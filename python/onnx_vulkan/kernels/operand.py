@@ -79,11 +79,18 @@ class Operand(Protocol):
     def leaves(self) -> tuple[Value, ...]:
         """The values that its reader loads from memory."""
 
+    @property
+    def grain(self) -> int:
+        """The elements along K that the skinny kernel takes of a row at a time: a quad, or a run of them (``W_RUN``)."""
+
     def mode(self, at: At) -> int:
         """The MODE bits of the kernels: bit 0 when quads run along its own axis instead of K, bit 1 when they are vectors."""
 
     def functions(self, params: Params, name: str) -> str:
         """The GLSL of ``{name}_begin(int z)`` and ``T4 {name}_quad(int row, int k, int k_end)``."""
+
+    def runs(self, params: Params) -> str:
+        """The GLSL of ``W_RUN`` and what ``gemm_skinny.glsl`` wants with it; nothing where the grain is a quad."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,13 @@ class Matrix:
     @property
     def leaves(self) -> tuple[Value, ...]:
         return (self.leaf,)
+
+    @property
+    def grain(self) -> int:
+        return 4
+
+    def runs(self, params: Params) -> str:
+        return ""
 
     def mode(self, at: At) -> int:
         """How quads of it are loaded (the MODE bits of the kernels): along which axis, and whether as one vector.
