@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import ml_dtypes
@@ -10,6 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from onnx_vulkan.dtypes import SMALL, SMALL_FLOATS, SMALL_INTS, DType
 from onnx_vulkan.packing import pack, unpack
 from run_case import Array, claim, graph_of, refusals, run
@@ -176,8 +178,6 @@ def test_scales_encode_as_onnx_runtime_does(mode: str, saturate: int) -> None:
 
 def value_bytes(value: onnxruntime.OrtValue) -> Array:
     """The bytes of a tensor whose type numpy does not know."""
-    import ctypes
-
     return np.array((ctypes.c_uint8 * value.tensor_size_in_bytes()).from_address(value.data_ptr()), np.uint8)
 
 
@@ -268,3 +268,99 @@ def test_a_weight_stays_packed_in_the_program() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     (packed,) = (v for v in claim(graph_of(model)).program.constants() if v.name.startswith("w"))
     assert packed.dtype is DType.U8 and packed.data is not None and packed.data.tobytes() == w.raw_data
+
+
+# ------------------------------------------------------------------------------------------------------- quantization
+
+
+def quantization(op: str, t: DType, kind: str, domain: str = "", **attributes: Any) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """QuantizeLinear or DequantizeLinear of ``[n, 7]`` (axis 1) with one scale, one a column, or one a block of 3 columns."""
+    rng = np.random.default_rng(t.value)
+    shape = {"tensor": (), "axis": (7,), "block": (5, 3)}[kind]
+    scale = (rng.random(shape) + 0.5).astype(np.float32)
+    codes = rng.integers(0, 1 << t.bits, shape).astype(np.uint8).view(t.numpy)
+    zero = codes if t in SMALL_INTS else np.zeros(shape, np.uint8).view(t.numpy)
+    if op == "QuantizeLinear":
+        x, dtypes = rng.standard_normal((5, 7)).astype(np.float32) * 6, (TensorProto.FLOAT, t.value)
+        x[0, :4] = scale.reshape(-1)[0] * np.float32([0.5, 1.5, -2.5, 1000])
+    else:
+        x, dtypes = rng.integers(0, min(1 << t.bits, 0x78), (5, 7)).astype(np.uint8).view(t.numpy), (t.value, TensorProto.FLOAT)
+    if kind == "block":
+        attributes["block_size"] = 3
+    node = helper.make_node(op, ["x", "s", "z"], ["y"], axis=1, domain=domain, **attributes)
+    values = [helper.make_tensor_value_info(n, d, ["n", 7]) for n, d in zip("xy", dtypes, strict=True)]
+    weights = [numpy_helper.from_array(scale, "s"), numpy_helper.from_array(zero, "z")]
+    graph = helper.make_graph([node], "quantization", values[:1], values[1:], weights)
+    opset = 21 if t in (DType.I4, DType.U4, *FLOATS8) else 25
+    imports = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, 1)] if domain else [])
+    return helper.make_model(graph, opset_imports=imports, ir_version=10), {"x": x}
+
+
+def cpu_bytes(model: onnx.ModelProto, feeds: dict[str, Array]) -> Array:
+    """The bytes of the only output by ONNX Runtime's CPU EP."""
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    values = {}
+    for name, x in feeds.items():
+        t = DType.of(x.dtype)
+        values[name] = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(x.shape), t.value)
+        data = pack(x) if t in SMALL else np.ascontiguousarray(x)
+        ctypes.memmove(values[name].data_ptr(), data.ctypes.data, data.nbytes)
+    return value_bytes(session.run_with_ort_values(None, values)[0])
+
+
+@pytest.mark.parametrize("kind", ["tensor", "axis", "block"])
+@pytest.mark.parametrize("op", ["QuantizeLinear", "DequantizeLinear"])
+@pytest.mark.parametrize("t", [*INTS, *FLOATS8], **NAME)
+def test_quantization_agrees_with_onnx_runtime(t: DType, op: str, kind: str) -> None:
+    model, feeds = quantization(op, t, kind)
+    (y,) = run(graph_of(model), feeds)
+    want = cpu_bytes(model, feeds)
+    got = unpack(pack(y), DType.of(y.dtype), y.shape) if y.dtype != np.float32 else y
+    out = DType.of(y.dtype)
+    np.testing.assert_array_equal(
+        bits(got), bits(unpack(want, out, y.shape) if out in SMALL else want.view(np.float32).reshape(5, 7))
+    )
+
+
+@pytest.mark.parametrize("t", [DType.I4, DType.U4], **NAME)
+@pytest.mark.parametrize("op", ["QuantizeLinear", "DequantizeLinear"])
+def test_quantization_of_onnx_runtimes_domain(op: str, t: DType) -> None:
+    model, feeds = quantization(op, t, "axis", "com.microsoft")
+    (y,) = run(graph_of(model), feeds)
+    want = cpu_bytes(model, feeds)
+    assert (pack(y) if y.dtype != np.float32 else y.view(np.uint8).reshape(-1)).tolist()[:17] == want.tolist()[:17]
+
+
+@pytest.mark.parametrize("kind", ["tensor", "axis", "block"])
+def test_four_bit_floats_are_quantized_by_the_formula(kind: str) -> None:
+    """ONNX Runtime's CPU EP has no float4: ONNX's reference is the other side."""
+    for op in ("QuantizeLinear", "DequantizeLinear"):
+        model, feeds = quantization(op, DType.F4E2M1, kind)
+        (y,) = run(graph_of(model), feeds)
+        (want,) = ReferenceEvaluator(model).run(None, feeds)
+        np.testing.assert_array_equal(y.astype(np.float32), want.astype(np.float32))
+
+
+def test_scales_of_powers_of_two() -> None:
+    """A float8e8m0 scale multiplies as the number it is; what comes out has to be named."""
+    model, feeds = quantization("DequantizeLinear", DType.F4E2M1, "block", output_dtype=TensorProto.FLOAT)
+    scale = np.array([0, 100, 127, 128, 130] * 3, np.uint8).reshape(5, 3).view(ml_dtypes.float8_e8m0fnu)
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(scale, "s"))
+    (y,) = run(graph_of(model), feeds)
+    spread = np.repeat(scale.astype(np.float32), 3, 1)[:, :7]
+    np.testing.assert_array_equal(y, feeds["x"].astype(np.float32) * spread)
+    del model.graph.node[0].attribute[-1]
+    (refusal,) = refusals(graph_of(model))
+    assert "float8e8m0" in refusal.reason
+
+
+@pytest.mark.parametrize("saturate", [1, 0])
+def test_quantization_out_of_range(saturate: int) -> None:
+    x = np.float32([1e6, -1e6, 448, 500, np.inf, np.nan])
+    for t in FLOATS8:
+        node = helper.make_node("QuantizeLinear", ["x", "s"], ["y"], output_dtype=t.value, saturate=saturate)
+        values = [helper.make_tensor_value_info(n, d, [6]) for n, d in (("x", 1), ("y", t.value))]
+        graph = helper.make_graph([node], "range", values[:1], values[1:], [numpy_helper.from_array(np.float32(1), "s")])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+        (y,) = run(graph_of(model), {"x": x})
+        same_codes(y, cast(x, t, saturate=saturate), x)
