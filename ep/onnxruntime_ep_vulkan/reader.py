@@ -8,10 +8,11 @@ import numpy as np
 from onnx_vulkan._shim import ffi, lib
 from onnx_vulkan.dims import Extent, symbol
 from onnx_vulkan.graph import Array, Attribute, Graph, Node, TensorType
+from onnx_vulkan.packing import Packed, unpacked
 
 from onnxruntime_ep_vulkan import abi
 from onnxruntime_ep_vulkan.abi import Handle
-from onnxruntime_ep_vulkan.tensors import element_type, mapped_constant, tensor_of
+from onnxruntime_ep_vulkan.tensors import constant_of, element_type, mapped_constant, tensor_of
 
 __all__ = ["ReadGraph", "read_graph", "value_names"]
 
@@ -59,7 +60,7 @@ class _Reader:
         self.lasting = lasting
         self.names: dict[int, str] = {}
         self.types: dict[str, TensorType] = {}
-        self.constants: dict[str, Array] = {}
+        self.constants: dict[str, Array | Packed] = {}
         self.defaults: dict[str, Array] = {}
         self.outer: dict[str, None] = {}
 
@@ -148,11 +149,11 @@ class _Reader:
         if held != ffi.NULL:
             constant = abi.flag(lib.OrtApi_ValueInfo_IsConstantInitializer, info)
             mapped = mapped_constant(info, held, self.model_path) if self.lasting else None
-            table = self.constants if constant else self.defaults
-            if mapped is not None:
-                table[name] = mapped
+            found = mapped if mapped is not None else constant_of(held).copy() if self.lasting else constant_of(held)
+            if constant:
+                self.constants[name] = found
             else:
-                table[name] = tensor_of(held).copy() if self.lasting else tensor_of(held)
+                self.defaults[name] = unpacked(found)
         elif abi.flag(lib.OrtApi_ValueInfo_IsFromOuterScope, info):
             self.outer[name] = None
         return name

@@ -9,12 +9,12 @@ import numpy as np
 from onnx_vulkan._shim import ffi, lib
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.graph import Array
-from onnx_vulkan.packing import unpack
+from onnx_vulkan.packing import Packed, unpacked
 
 from onnxruntime_ep_vulkan import abi
 from onnxruntime_ep_vulkan.abi import Handle
 
-__all__ = ["element_type", "mapped_constant", "tensor_of"]
+__all__ = ["constant_of", "element_type", "mapped_constant", "tensor_of"]
 
 # Element types that onnx_vulkan has no DType for: ONNX Runtime's number -> (name, numpy dtype of an array, bytes of an element).
 _OTHER_TYPES: dict[int, tuple[str, Any, int]] = {
@@ -40,7 +40,12 @@ def element_type(number: int) -> tuple[DType | None, str]:
 
 
 def tensor_of(value: Handle) -> Array:
-    """An OrtValue tensor as an array: a read-only view of ORT's memory, except for strings and types below a byte."""
+    """:func:`constant_of` as an array in any case."""
+    return unpacked(constant_of(value))
+
+
+def constant_of(value: Handle) -> Array | Packed:
+    """An OrtValue tensor: a read-only view of ORT's memory, except for strings; elements below a byte stay packed."""
     info = abi.get(lib.OrtApi_GetTensorTypeAndShape, value)
     try:
         number = int(abi.get(lib.OrtApi_GetTensorElementType, info, "int"))
@@ -65,7 +70,7 @@ def tensor_of(value: Handle) -> Array:
     raw = np.frombuffer(ffi.buffer(data, size), np.uint8)
     raw.flags.writeable = False
     if known is not None and known.bits < 8:
-        return unpack(raw, known, shape)
+        return Packed(known.numpy, shape, raw)
     whole: Array = raw.view(dtype).reshape(shape)
     return whole
 
@@ -86,7 +91,7 @@ def _strings(value: Handle, elements: int) -> Array:
     return np.array([raw[starts[i] : ends[i]].decode(errors="surrogateescape") for i in range(elements)], dtype=object)
 
 
-def mapped_constant(info: Handle, held: Handle, model_path: str) -> Array | None:
+def mapped_constant(info: Handle, held: Handle, model_path: str) -> Array | Packed | None:
     """A constant of external data as a read-only view of its file, which outlives ORT's own mapping; None for any other.
 
     *info* is the constant's OrtValueInfo, *held* its OrtValue.
@@ -101,7 +106,9 @@ def mapped_constant(info: Handle, held: Handle, model_path: str) -> Array | None
         file = Path(model_path).parent / ffi.string(path).decode(errors="surrogateescape")
     finally:
         abi.function(lib.OrtApi_ReleaseExternalInitializerInfo, "void (*)(void *)")(external)
-    like = tensor_of(held)
+    like = constant_of(held)
     if not size or like.nbytes != size or not file.is_file():
         return None
+    if isinstance(like, Packed):
+        return Packed(like.dtype, like.shape, np.memmap(file, np.uint8, "r", offset, like.data.shape))
     return np.memmap(file, like.dtype, "r", offset, like.shape)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from onnx_vulkan.dims import Extent
 from onnx_vulkan.dtypes import DType
+from onnx_vulkan.packing import Packed
 
 __all__ = ["Array", "Attribute", "Graph", "Node", "TensorType"]
 
@@ -65,7 +66,8 @@ class Node:
 class Graph:
     """A graph (or an If/Loop/Scan body) in topological order.
 
-    ``initializers`` are constants, zero-copy where possible (read-only views of a mapped file or of ORT's memory);
+    ``initializers`` are constants, zero-copy where possible (read-only views of a mapped file or of ORT's memory), of elements
+    below a byte packed;
     an initializer that a caller may override (also listed as an input) is an input here with a ``default``.
     ``types`` covers every value with a known type. ``outer`` names the values that a body captures from outside.
     """
@@ -75,7 +77,7 @@ class Graph:
     outputs: list[str]
     nodes: list[Node]
     types: dict[str, TensorType]
-    initializers: dict[str, Array]
+    initializers: dict[str, Array | Packed]
     opsets: dict[str, int]
     defaults: dict[str, Array] = field(default_factory=dict)
     outer: list[str] = field(default_factory=list)

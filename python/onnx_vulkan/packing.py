@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onnx_vulkan.dtypes import SMALL, DType
-from onnx_vulkan.graph import Array
 
-__all__ = ["pack", "rested", "roused", "unpack"]
+__all__ = ["Packed", "pack", "rested", "roused", "unpack", "unpacked"]
+
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """A constant of elements below a byte. ``dtype`` is that of its array, ``data`` are its bytes (flat uint8)."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    data: Array
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes as they are kept."""
+        return self.data.nbytes
+
+    def copy(self) -> Packed:
+        """The same with bytes of its own."""
+        return Packed(self.dtype, self.shape, self.data.copy())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = unpack(self.data, DType.of(self.dtype), self.shape)
+        return array if dtype is None else array.astype(dtype)
+
+
+def unpacked(constant: Array | Packed) -> Array:
+    """As an array, one element a byte."""
+    return np.asarray(constant) if isinstance(constant, Packed) else constant
 
 
 def pack(array: Array) -> Array:

@@ -17,8 +17,9 @@ from onnx_vulkan.dims import Scope
 from onnx_vulkan.dtypes import SMALL, SMALL_FLOATS, SMALL_INTS, DType
 from onnx_vulkan.errors import InvalidInput
 from onnx_vulkan.frontend import load
+from onnx_vulkan.frontend.tensors import origin
 from onnx_vulkan.lower import lower_graph
-from onnx_vulkan.packing import rested, roused
+from onnx_vulkan.packing import Packed, rested, roused
 from onnx_vulkan.program.interp import interpret
 
 Array = np.ndarray[Any, Any]
@@ -157,6 +158,9 @@ def test_weights_of_a_file_and_defaults(tmp_path: Path) -> None:
     made = model(nodes, [value("d", TensorProto.UINT4, [5, 3])], [value("y", 1, [5, 3])], weights)
     onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     rest = w.astype(np.float32) + np.float32([1, -2, 4])
+    held = load(tmp_path / "m.onnx").initializers["w"]
+    assert isinstance(held, Packed) and held.nbytes == 8
+    assert origin(held.data) == (tmp_path / "w.bin", 0)  # a view of the file
     with Session.load(tmp_path / "m.onnx") as session:
         np.testing.assert_array_equal(session.run({})["y"], rest + np.arange(15).reshape(5, 3))
         d = random(DType.U4, (5, 3))

@@ -170,7 +170,8 @@ def test_constants_of_every_type(stub: StubEngine, number: int, value: Any) -> N
     stub.claims = lambda found: []
     found = read(stub, model.SerializeToString()).initializers["w"]
     assert (found.dtype, found.shape) == (value.dtype, value.shape)
-    np.testing.assert_array_equal(found.astype(np.float64), value.astype(np.float64))
+    assert found.nbytes == len(tensor.raw_data)
+    np.testing.assert_array_equal(np.asarray(found).astype(np.float64), value.astype(np.float64))
 
 
 def test_strings(stub: StubEngine) -> None:

@@ -15,10 +15,11 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import ModelError
 from onnx_vulkan.frontend.functions import imported_version, inline_functions
-from onnx_vulkan.frontend.tensors import ExternalData, array_of, sparse_array_of
+from onnx_vulkan.frontend.tensors import ExternalData, array_of, constant_of, sparse_array_of
 from onnx_vulkan.frontend.types import infer, since_version, tensor_type, type_name_of
 from onnx_vulkan.frontend.wire import cut_weights
 from onnx_vulkan.graph import Array, Attribute, Graph, Node, TensorType
+from onnx_vulkan.packing import Packed, unpacked
 
 __all__ = ["external_files", "load"]
 
@@ -151,7 +152,7 @@ class _Reader:
             if known is not None and (v.name not in types or types[v.name].shape is None):
                 types[v.name] = known
         graph = Graph(proto.name, formal, [v.name for v in proto.output], [], types, constants, dict(self.opsets))
-        graph.defaults = {n: constants.pop(n) for n in overridable}
+        graph.defaults = {n: unpacked(constants.pop(n)) for n in overridable}
         self._check_unique(proto, formal, constants, where)
         kept = [n for n in proto.node if not self._is_constant(n)]
         self._order(graph, kept, outside, where)
@@ -160,10 +161,10 @@ class _Reader:
                 types[name] = _type_of(array)
         return graph
 
-    def _constants(self, proto: onnx.GraphProto, main: bool, where: str) -> dict[str, Array]:
-        out: dict[str, Array] = {}
+    def _constants(self, proto: onnx.GraphProto, main: bool, where: str) -> dict[str, Array | Packed]:
+        out: dict[str, Array | Packed] = {}
 
-        def add(name: str, array: Array) -> None:
+        def add(name: str, array: Array | Packed) -> None:
             if not name:
                 raise ModelError(f"{where} has an initializer without a name.")
             if name in out:
@@ -171,7 +172,7 @@ class _Reader:
             out[name] = array
 
         for t in proto.initializer:
-            add(t.name, array_of(t, self.external, raw=self.weights.get(t.name) if main else None))
+            add(t.name, constant_of(t, self.external, raw=self.weights.get(t.name) if main else None))
         for s in proto.sparse_initializer:
             add(s.values.name, sparse_array_of(s, self.external))
         for node in proto.node:
@@ -182,14 +183,14 @@ class _Reader:
     def _is_constant(self, node: onnx.NodeProto) -> bool:
         return node.op_type == "Constant" and _domain(node.domain) == "" and not node.input and len(node.output) == 1
 
-    def _constant_value(self, node: onnx.NodeProto) -> Array:
+    def _constant_value(self, node: onnx.NodeProto) -> Array | Packed:
         """The tensor of a Constant node (every ``value*`` attribute of ONNX Constant-1 to -25)."""
         label = node.output[0]
         if len(node.attribute) != 1:
             raise ModelError(f"the Constant that makes {label!r} has {len(node.attribute)} attributes; it must have one.")
         (a,) = node.attribute
         if a.name == "value" and a.HasField("t"):
-            return array_of(a.t, self.external, label)
+            return constant_of(a.t, self.external, label)
         if a.name == "sparse_value" and a.HasField("sparse_tensor"):
             return sparse_array_of(a.sparse_tensor, self.external)
         if a.name in ("value_float", "value_floats"):
@@ -319,7 +320,7 @@ def _bodies(node: Node) -> Iterable[Graph]:
             yield from (v for v in value if isinstance(v, Graph))
 
 
-def _type_of(array: Array) -> TensorType:
+def _type_of(array: Array | Packed) -> TensorType:
     shape = tuple(int(d) for d in array.shape)
     try:
         return TensorType(DType.of(array.dtype), shape)

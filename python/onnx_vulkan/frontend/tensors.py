@@ -1,7 +1,7 @@
 """TensorProto and SparseTensorProto as numpy arrays, without copies where the bytes can be viewed. No graphs here.
 
-``raw_data`` and external data become read-only views; typed fields (``float_data``, ...) are unpacked. Sub-byte types
-(int4, ...) are unpacked to one element a byte (``ml_dtypes``).
+``raw_data`` and external data become read-only views; typed fields (``float_data``, ...) are converted. Elements below a byte
+(int4, ...) stay packed in constants, and take a byte each in arrays (``ml_dtypes``).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import onnx
 from onnx_vulkan.dtypes import SMALL, DType
 from onnx_vulkan.errors import ModelError
 from onnx_vulkan.graph import Array
-from onnx_vulkan.packing import unpack
+from onnx_vulkan.packing import Packed, unpacked
 
-__all__ = ["ExternalData", "array_of", "origin", "sparse_array_of", "type_text"]
+__all__ = ["ExternalData", "array_of", "constant_of", "origin", "sparse_array_of", "type_text"]
 
 _T = onnx.TensorProto
 
@@ -133,8 +133,16 @@ def _shape_of(proto: onnx.TensorProto, name: str) -> tuple[tuple[int, ...], int]
     return dims, count
 
 
-def array_of(proto: onnx.TensorProto, external: ExternalData, name: str | None = None, raw: memoryview | None = None) -> Array:
-    """The tensor as an array of its ONNX element type; strings give an object array of str (bytes where not UTF-8).
+def array_of(proto: onnx.TensorProto, external: ExternalData, name: str | None = None) -> Array:
+    """:func:`constant_of` as an array in any case."""
+    return unpacked(constant_of(proto, external, name))
+
+
+def constant_of(
+    proto: onnx.TensorProto, external: ExternalData, name: str | None = None, raw: memoryview | None = None
+) -> Array | Packed:
+    """The tensor as an array of its ONNX element type; strings give an object array of str (bytes where not UTF-8), elements
+    below a byte stay packed.
 
     *raw* is its ``raw_data`` where that was cut out of the message (:mod:`onnx_vulkan.frontend.wire`). Raises ModelError where
     type, shape and bytes do not fit together.
@@ -165,7 +173,7 @@ def array_of(proto: onnx.TensorProto, external: ExternalData, name: str | None =
     else:
         return _typed(proto, name, dims, count, dtype, bits)
     if small is not None:
-        return unpack(data, small, dims)
+        return Packed(dtype, dims, np.asarray(data))
     view: Array = np.asarray(data).view(dtype).reshape(dims)
     view.flags.writeable = False
     return view
@@ -183,7 +191,9 @@ def _check_count(name: str, dims: tuple[int, ...], need: int, have: int) -> None
         raise ModelError(f"tensor {name!r} of shape {list(dims)} needs {need} elements, but the file holds {have}.")
 
 
-def _typed(proto: onnx.TensorProto, name: str, dims: tuple[int, ...], count: int, dtype: np.dtype[Any], bits: int) -> Array:
+def _typed(
+    proto: onnx.TensorProto, name: str, dims: tuple[int, ...], count: int, dtype: np.dtype[Any], bits: int
+) -> Array | Packed:
     """From float_data, int32_data, ... (the protobuf reference, onnx.proto: TensorProto)."""
     field, wide = _WIDE_FIELDS.get(proto.data_type, ("int32_data", np.int32))
     data = np.array(getattr(proto, field), wide)
@@ -191,7 +201,7 @@ def _typed(proto: onnx.TensorProto, name: str, dims: tuple[int, ...], count: int
     need = count * 2 if dtype.kind == "c" else (count + per_word - 1) // per_word
     _check_count(name, dims, need, data.size)
     if bits < 8:
-        return unpack(data.astype(np.uint8), DType(proto.data_type), dims)
+        return Packed(dtype, dims, data.astype(np.uint8))
     if dtype.kind == "c" or data.dtype == dtype:
         return data.view(dtype).reshape(dims)
     if field == "int32_data" and dtype.kind in "fV":

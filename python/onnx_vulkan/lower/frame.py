@@ -10,6 +10,7 @@ from onnx_vulkan.dtypes import SMALL, DType
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.lower.host import HOST_LIMIT, objects
 from onnx_vulkan.lower.registry import Host, LowerContext, Operand
+from onnx_vulkan.packing import Packed, pack
 from onnx_vulkan.program.ir import Value
 
 __all__ = ["Frame", "Lost", "is_small"]
@@ -53,11 +54,12 @@ class Frame:
         if name not in frame.values:
             data = frame.graph.initializers[name]
             try:
-                DType.of(data.dtype)
+                dtype = DType.of(data.dtype)
             except KeyError:
                 frame.values[name] = Lost(f"is of {data.dtype}", None, str(data.dtype))
             else:
-                frame.values[name] = Value(DType.of(data.dtype), data.shape, name, data)
+                held = data.data if isinstance(data, Packed) else pack(data) if dtype.bits < 8 else data
+                frame.values[name] = Value(dtype, data.shape, name, held)
         return frame.values[name]
 
     def constant(self, name: str) -> Host | None:

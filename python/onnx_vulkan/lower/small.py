@@ -291,8 +291,9 @@ class _Carrying:
             return Value(v.dtype.carrier, v.shape, v.name)  # only while claiming: stands for what a refused node makes
         if packed is None:
             assert v.data is not None
-            data = pack(v.data)
-            packed = Value(DType.U8, (data.size,), v.name, data, packed=v.dtype.bits < 8 and v.data.size > HOST_LIMIT)
+            data = v.data if v.dtype.bits < 8 else pack(v.data)
+            large = data.size > HOST_LIMIT * v.dtype.bits // 8
+            packed = Value(DType.U8, (data.size,), v.name, data, packed=v.dtype.bits < 8 and large)
         if v.dtype.bits >= 8:
             return self.b.reshape(packed, v.shape)
         return _unpacked(self.b, packed, v.dtype, v.shape)

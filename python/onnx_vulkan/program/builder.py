@@ -24,6 +24,7 @@ from onnx_vulkan.dims import (
 from onnx_vulkan.dtypes import SMALL, DType
 from onnx_vulkan.errors import ShapeMismatch
 from onnx_vulkan.graph import Array
+from onnx_vulkan.packing import pack
 from onnx_vulkan.program.ir import COMPARE, MAP_FNS, Instr, Program, Value
 
 __all__ = ["Builder"]
@@ -51,8 +52,10 @@ class Builder:
         return v
 
     def const(self, data: Array, name: str = "") -> Value:
-        """A constant. The array is kept, not copied; scalars of equal bytes are shared."""
+        """A constant. The array is kept, not copied (but packed); scalars of equal bytes are shared."""
         dtype = DType.of(data.dtype)
+        if dtype.bits < 8:
+            return Value(dtype, tuple(int(d) for d in data.shape), name, pack(data))
         if data.ndim == 0:
             key = (dtype, data.tobytes())
             if key not in self._scalars:
@@ -143,6 +146,8 @@ class Builder:
         require_same(product(x.shape), product(shape), f"cannot reshape {x.shape} to {shape}: element counts differ")
         numbers = tuple(e for e in shape if not isinstance(e, Dim))
         if x.data is not None and len(numbers) == len(shape):
+            if x.dtype.bits < 8:
+                return Value(x.dtype, numbers, x.name, x.data)
             constant = self.const(x.data.reshape(numbers), x.name and f"{x.name}:{list(numbers)}")
             constant.packed = x.packed
             return constant

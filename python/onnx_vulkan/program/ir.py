@@ -103,8 +103,12 @@ MAP_FNS = UNARY | BINARY | COMPARE | {"select"}
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """One tensor of the program. Identity is the object. ``data`` holds the bytes of a constant, else None; one that is *packed*
-    is small for what is computed from it, and is not replaced by that (:mod:`onnx_vulkan.program.fold`)."""
+    """One tensor of the program. Identity is the object. ``data`` holds the bytes of a constant, else None (of elements below a
+    byte, which no finished Program has, the flat packed bytes).
+
+    A constant that is *packed* is small for what is computed from it, and :mod:`onnx_vulkan.program.fold` leaves that to the
+    kernels.
+    """
 
     dtype: DType
     shape: tuple[Extent, ...]
