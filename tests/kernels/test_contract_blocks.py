@@ -84,3 +84,16 @@ def test_decomposition(bits: int, zero: str) -> None:
     instr = b.instrs.pop()
     (parts,) = interpret(b.finish(DECOMPOSITIONS["contract_blocks"](b, instr) or ()), feeds)
     np.testing.assert_allclose(parts, whole, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("m", [1, 20])
+def test_a_table(m: int) -> None:
+    b, _, feeds = made(m, 33, 96, 4, 32, "")
+    x, q, scales = b.inputs
+    b.instrs.clear()
+    y = contract_blocks(b, x, q, scales, None, bits=4, block=32, table=tuple(np.linspace(-1, 2, 16) ** 3))
+    check_program(b, [y], feeds, atol=1e-4, rtol=1e-4)
+    (whole,) = interpret(b.finish([y]), feeds)
+    instr = b.instrs.pop()
+    (parts,) = interpret(b.finish(DECOMPOSITIONS["contract_blocks"](b, instr) or ()), feeds)
+    np.testing.assert_allclose(parts, whole, atol=1e-4, rtol=1e-5)

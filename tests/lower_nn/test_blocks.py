@@ -97,6 +97,19 @@ def test_weights_stay_packed_on_the_device(rows: int) -> None:
         assert session.stats()["segment_bytes"] < 4 * k * n
 
 
+@pytest.mark.parametrize("quant_type", [0, 1])
+@pytest.mark.parametrize(("k", "n", "block"), [(64, 9, 32), (24, 5, 16), (7, 3, 16)])
+def test_matmul_bnb4(k: int, n: int, block: int, quant_type: int) -> None:
+    """Blocks within rows, and blocks that go on from row to row."""
+    given = {
+        "a": normal(2, 3, k),
+        "b": packed(-(-n * k // 2)),
+        "absmax": RNG.uniform(0.1, 2, -(-n * k // block)).astype(np.float32),
+    }
+    attributes = {"K": k, "N": n, "block_size": block, "quant_type": quant_type}
+    check("MatMulBnb4", 21, given, attributes, constants=("b", "absmax"), dynamic=True, device=k == 64, **CONTRIB)
+
+
 # ------------------------------------------------------------------------------------------- GatherBlockQuantized
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from onnx_vulkan.codegen.kernel import At
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.types import unpack
@@ -37,6 +39,7 @@ class PackedMatrix:
     blocks: Extent
     block: int
     bits: int
+    table: tuple[float, ...] | None
 
     @property
     def leaves(self) -> tuple[Value, ...]:
@@ -50,10 +53,19 @@ class PackedMatrix:
         """Quads run along K."""
         return 0
 
-    def _fields(self, word: str) -> str:
-        """The lowest four elements of a word."""
+    def _values(self) -> str:
+        """A T4 of the lowest four elements of ``word``, before the scale; ``zero`` is their zero point."""
+        if self.table is not None:
+            return f"T4({', '.join(f'W_TABLE[(word >> {i}) & 15u]' for i in (4, 0, 12, 8))})"
         mask = (1 << self.bits) - 1
-        return ", ".join(f"({word} >> {i * self.bits}) & {mask}u" if i else f"{word} & {mask}u" for i in range(4))
+        fields = ", ".join(f"(word >> {i * self.bits}) & {mask}u" if i else f"word & {mask}u" for i in range(4))
+        return f"T4(uvec4({fields})) - zero"
+
+    def _table(self) -> str:
+        """The declaration of ``W_TABLE``, where the elements stand for numbers of a table."""
+        if self.table is None:
+            return ""
+        return f"const T W_TABLE[16] = T[16]({', '.join(repr(float(np.float32(v))) for v in self.table)});\n"
 
     def runs(self, params: Params) -> str:
         bits, grain = self.bits, self.grain
@@ -82,7 +94,8 @@ W_BLOCK w_block(int row, int k, int k_end) {{
 }}
 T4 w_values(W_BLOCK w, int j) {{
     uint word = {part} >> (j * {4 * bits} & 31);
-    return T4(uvec4({self._fields("word")})) - w.zero;
+    T zero = w.zero;
+    return {self._values()};
 }}
 """
 
@@ -95,7 +108,8 @@ T4 w_values(W_BLOCK w, int j) {{
         bits, pointer = self.bits, params.read(self.packed)
         blocks, words = params.word(self.blocks), params.word(self.blocks * (self.block * bits // 32))
         shift = params.word(self.block.bit_length() - 1)
-        return f"""layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer {name}_Words {{
+        return f"""{self._table()}
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer {name}_Words {{
     uint v[];
 }};
 void {name}_begin(int z) {{}}
@@ -105,7 +119,7 @@ T4 {name}_quad(int row, int k, int k_end) {{
     int block = at >> {shift};
     uint word = {name}_Words({pointer}).v[row * {words} + (at * {bits} >> 5)] >> (at * {bits} & 31);
     T zero = {self._zero(params, blocks)};
-    T4 q = (T4(uvec4({self._fields("word")})) - zero) * {self._scale(params, blocks)};
+    T4 q = ({self._values()}) * {self._scale(params, blocks)};
     return mix(T4(0), q, lessThan(ivec4(k, k + 1, k + 2, k + 3), ivec4(k_end)));
 }}
 """
@@ -113,6 +127,8 @@ T4 {name}_quad(int row, int k, int k_end) {{
     def _zero(self, params: Params, blocks: str) -> str:
         """The zero point of ``block`` of ``row``."""
         v, bits = self.zero_points, self.bits
+        if self.table is not None:
+            return "T(0)"
         if v is None:
             return f"T({1 << (bits - 1)})"
         pointer = params.read(v)
@@ -136,6 +152,8 @@ def contract_blocks_step(group: Group) -> ContractStep:
     x, packed, scales, *zero = group.anchor.inputs
     a, out, attrs = group.view(0), group.anchor.out, group.anchor.attrs
     rows, columns = out.shape
-    weights = PackedMatrix(packed, scales, zero[0] if zero else None, columns, scales.shape[1], attrs["block"], attrs["bits"])
+    weights = PackedMatrix(
+        packed, scales, zero[0] if zero else None, columns, scales.shape[1], attrs["block"], attrs["bits"], attrs["table"]
+    )
     left = Matrix(a.leaf, a.offset, (), rows, a.strides[0], x.shape[1], a.strides[1])
     return ContractStep(group, Sizes(1, rows, columns, x.shape[1]), left, weights, Destination([("m", (0,)), ("n", (1,))]))

@@ -1,4 +1,4 @@
-"""Weights quantized in blocks: MatMulNBits and GatherBlockQuantized of ONNX Runtime. What a block is: ``program.blocks``."""
+"""Weights quantized in blocks: MatMulNBits, MatMulBnb4 and GatherBlockQuantized (see ``program.blocks``)."""
 
 from __future__ import annotations
 
@@ -87,6 +87,57 @@ def _grouped(b: Builder, q: Value, scales: Value, zero_points: Value | None, g_i
     group = b.slice(g_idx, (0,), (q.shape[1],))  # it may go on to whole blocks
     zero = b.scalar(8, DType.F32) if zero_points is None else b.cast(b.gather(zero_points, group, 1), DType.F32)
     return b.map("mul", b.map("sub", b.cast(q, DType.F32), zero), b.cast(b.gather(scales, group, 1), DType.F32))
+
+
+_FP4 = (0.0, 1 / 192, 2 / 3, 1.0, 1 / 3, 1 / 2, 1 / 6, 1 / 4)
+_NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+_BNB_TABLES = ((*_FP4, *(-v for v in _FP4)), _NF4)
+"""What 4 bits stand for, by quant_type: a sign and three bits, or the quantiles of a normal distribution."""
+
+
+@lowers(
+    "MatMulBnb4",
+    versions=[1],
+    dtypes={"a": GPU_FLOATS, "b_": _BYTE, "absmax": GPU_FLOATS},
+    domain="com.microsoft",
+    note="the weights stay packed where K is whole blocks",
+)
+def matmul_bnb4(
+    b: LowerContext,
+    a: Value,
+    b_: Value,
+    absmax: Value,
+    *,
+    K: int,
+    N: int,
+    block_size: int,
+    quant_type: int,
+    training_mode: int = 0,
+    transB: int = 1,
+) -> Value:
+    """MatMulBnb4 of ONNX Runtime: ``a [*, K] @ w^T``, w ``[N, K]`` of FP4 (quant_type 0) or NF4 (1) numbers times ``absmax``.
+
+    Two elements a byte, the first in its high bits; blocks of ``block_size`` go on from row to row. Sums are float32.
+    """
+    if quant_type not in (0, 1) or not transB or training_mode:
+        raise Unsupported(f"quant_type {quant_type} with transB {transB} and training_mode {training_mode} is not supported")
+    _check_blocks(4, block_size)
+    require_same(a.shape[-1], K, "the last extent of A is not K")
+    table = _BNB_TABLES[quant_type]
+    if K % block_size:
+        count = ceil_div(N * K, block_size)
+        numbers = blocks.look_up(b, b.reshape(b_, (ceil_div(N * K, 2),)), table, N * K)
+        scale = blocks.spread_blocks(b, b.cast(b.reshape(absmax, (count,)), DType.F32), 0, block_size, N * K)
+        w = b.reshape(b.map("mul", numbers, scale), (N, K))
+        return b.cast(matmul(b, b.cast(a, DType.F32), b.transpose(w, (1, 0))), a.dtype)
+    packed, scales = b.reshape(b_, (N, K // 2)), b.reshape(absmax, (N, K // block_size))
+    rows = b.reshape(a, (product(a.shape[:-1]), K))
+    y = blocks.contract_blocks(b, rows, packed, scales, None, bits=4, block=block_size, table=table)
+    return b.reshape(y, (*a.shape[:-1], N))
 
 
 _TABLE = frozenset({DType.U8, DType.I4, DType.U4, *SMALL_FLOATS} - {DType.F8E8M0})

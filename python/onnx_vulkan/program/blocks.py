@@ -5,7 +5,8 @@ A packed row is a run of bytes; element 0 of a byte lies in its lowest bits. A r
 Composite ``contract_blocks``
 -----------------------------
 ``x @ w^T`` where row n of w is quantized in blocks along K. Attrs: ``bits`` 2 | 4 | 8; ``block`` a power of two, at least 16;
-``acc`` the dtype of sums, float32.
+``acc`` the dtype of sums, float32; ``table`` None, or the 16 numbers that 4 bits stand for (then element 0 of a byte lies in its
+highest bits, and there are no zero points).
 
 =========== =========================== =========================================================================
 x           ``[M, K]`` float
@@ -16,10 +17,15 @@ zero_points ``[N, B]`` float, or         optional; packed as the weights are, ea
             uint8
 =========== =========================== =========================================================================
 
-The output is ``[M, N]``: ``sum_k x[m, k] * ((q[n, k] - zero_point[n, k/block]) * scale[n, k/block])``, weights in float32.
+The output is ``[M, N]``: ``sum_k x[m, k] * ((q[n, k] - zero_point[n, k/block]) * scale[n, k/block])``, weights in float32; with
+a table ``table[q[n, k]]`` takes the difference's place.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
 
 from onnx_vulkan.dims import Extent
 from onnx_vulkan.dtypes import DType
@@ -27,16 +33,19 @@ from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.composites import DECOMPOSITIONS
 from onnx_vulkan.program.ir import Instr, Value
 
-__all__ = ["contract_blocks", "dequantize_blocks", "spread_blocks", "unpack"]
+__all__ = ["contract_blocks", "dequantize_blocks", "look_up", "spread_blocks", "unpack"]
 
 
-def unpack(b: Builder, packed: Value, bits: int, count: Extent) -> Value:
-    """The first *count* elements along the last axis of a uint8 tensor that holds ``8 / bits`` of them a byte, as int32."""
+def unpack(b: Builder, packed: Value, bits: int, count: Extent, *, high_first: bool = False) -> Value:
+    """The first *count* elements along the last axis of a uint8 tensor that holds ``8 / bits`` of them a byte, as int32.
+
+    The first of a byte lies in its lowest bits, with *high_first* in its highest.
+    """
     lead, row = packed.shape[:-1], packed.shape[-1]
     per_byte = 8 // bits
     wide = b.cast(packed, DType.I32)
     if per_byte > 1:
-        shifts = b.iota((per_byte,), 0, DType.I32, 0, bits)
+        shifts = b.iota((per_byte,), 0, DType.I32, 8 - bits if high_first else 0, -bits if high_first else bits)
         wide = b.map("shift_right", b.reshape(wide, (*lead, row, 1)), shifts)
         wide = b.reshape(b.map("bit_and", wide, b.scalar((1 << bits) - 1, DType.I32)), (*lead, row * per_byte))
     return b.slice(wide, (0,) * packed.rank, (*lead, count))
@@ -71,18 +80,36 @@ def dequantize_blocks(
     return b.map("mul", centred, scale)
 
 
+def look_up(b: Builder, packed: Value, table: Sequence[float], count: Extent) -> Value:
+    """What the first *count* elements of 4 bits along the last axis stand for; a byte's first lies in its high bits."""
+    return b.gather(b.const(np.array(table, np.float32)), unpack(b, packed, 4, count, high_first=True), 0)
+
+
 def contract_blocks(
-    b: Builder, x: Value, packed: Value, scales: Value, zero_points: Value | None, *, bits: int, block: int
+    b: Builder,
+    x: Value,
+    packed: Value,
+    scales: Value,
+    zero_points: Value | None,
+    *,
+    bits: int,
+    block: int,
+    table: tuple[float, ...] | None = None,
 ) -> Value:
     """The ``contract_blocks`` composite described above, in the dtype of *x*."""
     inputs = [x, packed, scales, *([zero_points] if zero_points is not None else [])]
     shape = (x.shape[0], packed.shape[0])
-    return b.emit("contract_blocks", inputs, [(x.dtype, shape)], bits=bits, block=block, acc=DType.F32)[0]
+    return b.emit("contract_blocks", inputs, [(x.dtype, shape)], bits=bits, block=block, table=table, acc=DType.F32)[0]
 
 
 def _decompose(b: Builder, instr: Instr) -> tuple[Value, ...]:
     x, packed, scales, *zero = instr.inputs
-    w = dequantize_blocks(b, packed, scales, zero[0] if zero else None, instr.attrs["bits"], instr.attrs["block"], x.shape[1])
+    bits, block, table = (instr.attrs[n] for n in ("bits", "block", "table"))
+    if table is None:
+        w = dequantize_blocks(b, packed, scales, zero[0] if zero else None, bits, block, x.shape[1])
+    else:
+        scale = b.cast(spread_blocks(b, scales, 1, block, x.shape[1]), DType.F32)
+        w = b.map("mul", look_up(b, packed, table, x.shape[1]), scale)
     y = b.contract(b.cast(x, DType.F32), b.transpose(w, (1, 0)))
     return (b.cast(y, instr.out.dtype),)
 

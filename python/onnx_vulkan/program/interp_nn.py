@@ -294,7 +294,11 @@ def _fields(x: Tensor, bits: int, count: int) -> Tensor:
 
 
 def _contract_blocks(ev: Evaluator, instr: Instr, x: Tensor, packed: Tensor, scales: Tensor, *rest: Tensor) -> Tensor:
-    bits, block = instr.attrs["bits"], instr.attrs["block"]
+    bits, block, table = instr.attrs["bits"], instr.attrs["block"], instr.attrs["table"]
+    if table is not None:
+        swapped = packed >> np.uint8(4) | packed << np.uint8(4)
+        w = np.array(table, scales.dtype)[_fields(swapped, bits, x.shape[1])]
+        return product_of(x, (w * np.repeat(scales, block, axis=1)[:, : x.shape[1]]).T)
     w = _fields(packed, bits, x.shape[1]).astype(scales.dtype)
     zero = rest[0] if rest else np.full_like(scales, 1 << (bits - 1))
     if zero.dtype == np.uint8:
