@@ -145,6 +145,9 @@ FORMS = [
     Form("TopK", [SCORES], [ints(2)], outputs=2, since=10),
     # sources
     Form("Shape", [X]),
+    Form("OptionalHasElement", [X], since=18),
+    Form("OptionalHasElement", [], [None], since=18),
+    Form("OptionalGetElement", [X], since=18),
     Form("Size", [X]),
     Form("Constant", attributes={"value": numpy_helper.from_array(M)}),
     Form("ConstantOfShape", [], [ints(2, 3)], {"value": numpy_helper.from_array(np.array([7], np.int64))}),
@@ -208,7 +211,15 @@ ELSEWHERE = {
 }  # fmt: skip
 """Operators whose versions are tested in other files; NonZero is known on the host only."""
 
-OTHER_FORMS = {("PRelu", 1), ("Upsample", 1), ("Tile", 1), ("RoiAlign", 10), ("LayerNormalization", 1)}
+OTHER_FORMS = {
+    ("PRelu", 1),
+    ("Upsample", 1),
+    ("Tile", 1),
+    ("RoiAlign", 10),
+    ("LayerNormalization", 1),
+    ("OptionalHasElement", 15),
+    ("OptionalGetElement", 15),
+}
 """Versions whose form is like no other; they too are tested in other files."""
 
 

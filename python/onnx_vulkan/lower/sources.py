@@ -35,6 +35,18 @@ def size(b: LowerContext, x: Operand) -> Host:
     return _host_ints([product(x.shape)], ())
 
 
+@lowers("OptionalHasElement", [15, 18, 28], {"x": ALL}, note="tensors, or no input")
+def optional_has_element(b: LowerContext, x: Operand | None) -> Host:
+    """OptionalHasElement: whether there is an input, which is a tensor here."""
+    return Host(DType.BOOL, objects([x is not None], ()))
+
+
+@lowers("OptionalGetElement", [15, 18, 28], {"x": ALL}, note="tensors")
+def optional_get_element(b: LowerContext, x: Operand) -> Operand:
+    """OptionalGetElement: of a tensor itself."""
+    return x
+
+
 @lowers("Constant", [1, 9, 11, 12, 13, 19, 21, 23, 24, 25])
 def constant(
     b: LowerContext,
