@@ -248,3 +248,14 @@ def test_independent_branches_stand_side_by_side():
         run.run({"x": data(4, 8)})
         ((tables, _),) = run.plans
         assert list(tables.commands["op"]) == [0, 0, 0, 2, 0, 0, 0]  # one barrier for all three
+
+
+def test_what_is_stored_before_it_is_spread_costs_its_readers_nothing():
+    b = Builder()
+    x = b.input("x", DType.F32, (N, 1))
+    first, second = b.input("first", DType.F32, (N, 64)), b.input("second", DType.F32, (N, 64))
+    costly = b.exp(b.exp(b.neg(b.abs(x))))
+    below = b.lt(b.broadcast(costly, (N, 64)), b.broadcast(b.scalar(2, DType.F32), (N, 64)))
+    outputs = [b.select(below, first, second), b.select(below, second, first)]
+    feeds = {"x": data(5, 1), "first": data(5, 64), "second": data(5, 64)}
+    check(b, outputs, feeds, 3)  # the mask is no tensor of its own

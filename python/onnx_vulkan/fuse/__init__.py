@@ -73,7 +73,7 @@ class _Fuser:
     def choose_stores(self) -> None:
         """Decide, from the last instruction to the first, which inlined values are stored."""
         flow = self.flow
-        self.costs = flow.costs(self.stored)
+        self.costs = flow.costs(self.stored, BROADCAST_LIMIT)
         readers: dict[Value, set[object]] = {}
         for out in self.program.outputs:
             made = flow.producers.get(out)

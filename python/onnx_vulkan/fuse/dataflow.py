@@ -83,8 +83,10 @@ class Dataflow:
             if v in self.outputs or any(u not in inside for u in self.users.get(v, ()))
         ]
 
-    def costs(self, stored: Collection[Value]) -> dict[Value, int]:
+    def costs(self, stored: Collection[Value], spread_limit: int) -> dict[Value, int]:
         """Rough arithmetic an element to compute each value in place, from inputs and *stored* values.
+
+        What costs more than *spread_limit* is stored before it is broadcast, so behind that it costs nothing.
 
         What depends on the run's sizes alone (a count of elements) costs nothing: it is the same for all elements.
         """
@@ -108,6 +110,8 @@ class Dataflow:
                 elif instr.op in ("gather", "gather_elements", "gather_nd", "concat", "pad"):
                     own = 3
                 table[out] = min(own + sum(table.get(v, 0) for v in instr.inputs), 1 << 20)
+                if instr.op == "broadcast" and table[out] > spread_limit and instr.inputs[0].shape != out.shape:
+                    table[out] = 0
         return table
 
     @staticmethod
