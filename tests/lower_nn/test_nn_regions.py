@@ -22,16 +22,26 @@ def test_roi_align(opset: int, form: dict[str, Any], mode: str) -> None:
     check("RoiAlign", opset, given, attributes, dynamic=True, device=True)
 
 
-def test_roi_align_samples_adaptively_nowhere() -> None:
+@pytest.mark.parametrize("opset,form", [(10, {}), (16, {}), (16, {"coordinate_transformation_mode": "output_half_pixel"})])
+@pytest.mark.parametrize("scale", [0.75, 4.0, 0.1])
+def test_roi_align_with_as_many_samples_as_cells(opset: int, form: dict[str, Any], scale: float) -> None:
+    attributes = {"output_height": 3, "output_width": 2, "spatial_scale": scale, **form}
+    rois = np.concatenate([REGIONS, [[-40, -30, 90, 70], [9, 9, 2, 1], [5, 2, 5.5, 9]]]).astype(np.float32)
+    images = np.concatenate([IMAGES, [0, 1, 1]])
+    check("RoiAlign", opset, {"x": normal(2, 3, 7, 10), "rois": rois, "images": images}, attributes, dynamic=True, device=True)
+
+
+def test_roi_align_does_not_look_for_the_largest_of_any_number() -> None:
     given: dict[str, Array | None] = {"x": normal(2, 3, 7, 10), "rois": REGIONS, "images": IMAGES}
-    assert "sampling_ratio 0" in str(refusals(graph_of(model_of("RoiAlign", 16, given)))[0])
+    assert "sampling_ratio 0" in str(refusals(graph_of(model_of("RoiAlign", 16, given, {"mode": "max"})))[0])
 
 
+@pytest.mark.parametrize("samples", [0, 1])
 @pytest.mark.parametrize("image", [-1, 2])
-def test_roi_align_of_an_image_that_is_not_there(image: int) -> None:
+def test_roi_align_of_an_image_that_is_not_there(image: int, samples: int) -> None:
     feeds: dict[str, Array] = {"x": normal(2, 3, 7, 10), "rois": REGIONS, "images": np.where(IMAGES > 0, image, 0)}
     with (
-        onnx_vulkan.Session.load(model_of("RoiAlign", 16, feeds, {"sampling_ratio": 1}).SerializeToString()) as session,
+        onnx_vulkan.Session.load(model_of("RoiAlign", 16, feeds, {"sampling_ratio": samples}).SerializeToString()) as session,
         pytest.raises(OnnxVulkanError, match="outside"),
     ):
         session.run(feeds)

@@ -75,28 +75,25 @@ def _roi_places(
     )
 
 
-def _roi_align(
-    b: LowerContext, x: Value, rois: Value, images: Value, mode: str, bins: tuple[int, int], samples: int, scale: float,
-    half_pixel: bool,
-) -> Value:  # fmt: skip
-    if samples <= 0:
-        raise Unsupported("sampling_ratio 0 (a number of samples that depends on data) is not supported")
-    if mode not in ("avg", "max"):
-        raise Unsupported(f"mode {mode!r} is not known")
-    if x.rank != 4 or rois.rank != 2:
-        raise Unsupported(f"an input of rank {x.rank} with regions of rank {rois.rank}")
-    require_same(rois.shape[0], images.shape[0], "regions and batch_indices have different numbers")
-    n, c, height, width = x.shape
-    count = rois.shape[0]
-    t = DType.F64 if x.dtype is DType.F64 else DType.F32
-    edges = b.map("mul", b.cast(rois, t), b.scalar(scale, t))
-    if half_pixel:
-        edges = b.map("sub", edges, b.scalar(0.5, t))
-    x0, y0, x1, y1 = (_column(b, edges, i) for i in range(4))
-    rows = _roi_places(b, y0, y1, height, bins[0], samples, half_pixel)
-    columns = _roi_places(b, x0, x1, width, bins[1], samples, half_pixel)
-    image = b.reshape(_batch_index(b, images, n), (count, *(1,) * 4))
-    flat = b.reshape(b.transpose(x, (0, 2, 3, 1)), (n * height * width, c))
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """What RoiAlign reads: the map ``[N, C, H, W]``, the edges of each region ``[R, 1, 1]`` in cells, its image ``[R]`` int64."""
+
+    x: Value
+    columns: tuple[Value, Value]
+    rows: tuple[Value, Value]
+    image: Value
+    half_pixel: bool
+
+
+def _sampled(b: Builder, r: Regions, mode: str, bins: tuple[int, int], samples: int) -> Value:
+    """*samples* x *samples* places in every bin, averaged or the largest: ``[R, C, *bins]``."""
+    n, c, height, width = r.x.shape
+    t = r.rows[0].dtype
+    rows = _roi_places(b, *r.rows, height, bins[0], samples, r.half_pixel)
+    columns = _roi_places(b, *r.columns, width, bins[1], samples, r.half_pixel)
+    image = b.reshape(r.image, (r.image.shape[0], *(1,) * 4))
+    flat = b.reshape(b.transpose(r.x, (0, 2, 3, 1)), (n * height * width, c))
     parts = []
     for row, column in itertools.product(rows, columns):
         index = b.map("add", b.map("mul", image, extent_value(b, height, DType.I64)), _at(b, row.index, 1, 5))
@@ -108,12 +105,84 @@ def _roi_align(
         total = b.map("add" if mode == "avg" else "max", total, part)
     # [R, rows, samples, columns, samples, C] to [R, C, rows, columns, samples, samples]
     sampled = b.transpose(total, (0, 5, 1, 3, 2, 4))
-    pooled = b.mean(sampled, (4, 5)) if mode == "avg" else b.reduce("max", sampled, (4, 5))
+    return b.mean(sampled, (4, 5)) if mode == "avg" else b.reduce("max", sampled, (4, 5))
+
+
+NEAR = 6
+"""Two samples of a bin are more than half a cell apart, so that fewer than these fall within a cell of another."""
+
+
+def _roi_weights(b: Builder, first: Value, last: Value, size: Extent, bins: int, half_pixel: bool) -> tuple[Value, Value]:
+    """What each cell of an axis counts in each bin ``[R, bins, size]`` when a bin has one sample for each cell that it is long;
+    and the number of samples ``[R, 1, 1]``, 0 or less for a region turned round."""
+    t = first.dtype
+    zero, one, half = (b.scalar(v, t) for v in (0, 1, 0.5))
+    extent = b.map("sub", last, first)
+    if not half_pixel:
+        extent = b.map("max", extent, one)
+    step = b.map("div", extent, b.scalar(bins, t))
+    count = b.map("ceil", step)
+    gap = b.map("div", step, count)
+    start = b.map("add", first, b.map("mul", b.iota((1, bins, 1), 1, t), step))
+    cell = b.cast(b.iota((1, 1, size), 2, DType.I64), t)
+    before = b.map("sub", b.map("sub", cell, one), start)  # a cell's first neighbour comes after this
+    number = b.map("max", b.map("floor", b.map("sub", b.map("div", before, gap), half)), zero)
+    last_cell, limit = extent_value(b, size - 1, t), extent_value(b, size, t)
+    total: Value | None = None
+    for k in range(NEAR):
+        sample = b.map("add", number, b.scalar(k, t))
+        at = b.map("add", start, b.map("mul", b.map("add", sample, half), gap))
+        there = b.map("and", b.map("ge", sample, zero), b.map("lt", sample, count))
+        there = b.map("and", there, b.map("and", b.map("ge", at, b.scalar(-1, t)), b.map("le", at, limit)))
+        clamped = b.map("min", b.map("max", at, zero), last_cell)
+        weight = b.map("max", b.map("sub", one, b.map("abs", b.map("sub", clamped, cell))), zero)
+        weight = b.map("select", there, weight, zero)
+        total = weight if total is None else b.map("add", total, weight)
+    assert total is not None
+    return total, count
+
+
+def _adaptive(b: Builder, r: Regions, bins: tuple[int, int]) -> Value:
+    """A sample for each cell that a bin is long: bilinear samples are sums of cells, so that each axis is one product."""
+    n, c, height, width = r.x.shape
+    rois = r.image.shape[0]
+    rows, down = _roi_weights(b, *r.rows, height, bins[0], r.half_pixel)
+    columns, across = _roi_weights(b, *r.columns, width, bins[1], r.half_pixel)
+    t = rows.dtype
+    # rows of all images side by side; those of other images count nothing
+    image = b.gather(b.iota((n,), 0, DType.I64), r.image, 0)  # an image that is not there is an error
+    own = b.map("eq", b.iota((1, 1, n, 1), 2, DType.I64), b.reshape(image, (rois, 1, 1, 1)))
+    spread = b.map("select", own, b.reshape(rows, (rois, bins[0], 1, height)), b.scalar(0, t))
+    cells = b.reshape(b.transpose(b.cast(r.x, t), (0, 2, 3, 1)), (n * height, width * c))
+    lines = b.contract(b.reshape(spread, (rois * bins[0], n * height)), cells)
+    y = b.contract(b.reshape(columns, (rois, 1, bins[1], width)), b.reshape(lines, (rois, bins[0], width, c)))
+    number = b.map("max", b.map("mul", down, across), b.scalar(1, t))
+    return b.transpose(b.map("div", y, b.reshape(number, (rois, 1, 1, 1))), (0, 3, 1, 2))
+
+
+def _roi_align(
+    b: LowerContext, x: Value, rois: Value, images: Value, mode: str, bins: tuple[int, int], samples: int, scale: float,
+    half_pixel: bool,
+) -> Value:  # fmt: skip
+    if mode not in ("avg", "max"):
+        raise Unsupported(f"mode {mode!r} is not known")
+    if samples <= 0 and mode == "max":
+        raise Unsupported("sampling_ratio 0 (a number of samples that depends on data) with mode max is not supported")
+    if x.rank != 4 or rois.rank != 2:
+        raise Unsupported(f"an input of rank {x.rank} with regions of rank {rois.rank}")
+    require_same(rois.shape[0], images.shape[0], "regions and batch_indices have different numbers")
+    t = DType.F64 if x.dtype is DType.F64 else DType.F32
+    edges = b.map("mul", b.cast(rois, t), b.scalar(scale, t))
+    if half_pixel:
+        edges = b.map("sub", edges, b.scalar(0.5, t))
+    x0, y0, x1, y1 = (_column(b, edges, i) for i in range(4))
+    regions = Regions(x, (x0, x1), (y0, y1), _batch_index(b, images, x.shape[0]), half_pixel)
+    pooled = _sampled(b, regions, mode, bins, samples) if samples > 0 else _adaptive(b, regions, bins)
     return b.cast(pooled, x.dtype)
 
 
 _ROI_TYPES = {"x": FLOATS, "rois": FLOATS, "batch_indices": frozenset({DType.I64})}
-_SAMPLED = "sampling_ratio above 0"
+_SAMPLED = "mode max with sampling_ratio above 0"
 
 
 @lowers("RoiAlign", versions=[10], dtypes=_ROI_TYPES, note=_SAMPLED)
