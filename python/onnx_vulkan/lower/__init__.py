@@ -13,6 +13,7 @@ from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its op
     fused,
     fused_linear,
     fused_norm,
+    gated,
     group_query,
     host,
     host_tensors,
