@@ -164,7 +164,7 @@ def group_query_attention(
     rotary_interleaved: int = 0,
     scale: float = 0.0,
     sliding_window_cache: int = 0,
-    smooth_softmax: int = 0,
+    smooth_softmax: int = -1,
     softcap: float = 0.0,
     v_quant_type: str = "NONE",
 ) -> tuple[Value | None, ...]:
@@ -237,7 +237,7 @@ def group_query_attention(
     else:
         allowed = [b.map("lt", b.reshape(columns, (1, 1, 1, total)), ends)]
     sink = head_sink
-    if sink is None and smooth_softmax:
+    if sink is None and smooth_softmax == 1:
         sink = b.full((num_heads,), 0, DType.F32)
     masks = Masks(tuple(allowed), (attention_bias,) if attention_bias is not None else ())
     stages = scaled_attention(b, q, k, v, scale=scale or 1 / math.sqrt(size), masks=masks, softcap=softcap, sink=sink)
