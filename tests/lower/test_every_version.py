@@ -109,6 +109,7 @@ FORMS = [
     Form("CastLike", [X], [np.array(1, np.int32)]),
     Form("Dropout", [X], attributes={"is_test": 1}, until=6, like=(13, Form("Identity", [X]))),
     Form("Dropout", [X], since=7),
+    Form("Dropout", [X], [np.array(0, np.float32), np.array(True)], since=12),
     # movement
     Form("Concat", [X, P], attributes={"axis": 1}),
     Form("Transpose", [X], attributes={"perm": [2, 0, 1]}),
