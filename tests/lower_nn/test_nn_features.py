@@ -9,7 +9,7 @@ import onnx
 import onnx_vulkan
 import pytest
 from one_node import RNG, Array, graph_of, normal, on_cpu, refusals
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx_vulkan.errors import OnnxVulkanError
 from run_case import assert_close, run
 
@@ -148,6 +148,44 @@ def test_tree_regressor(modes: list[str], targets: int, aggregate: str) -> None:
     check("TreeEnsembleRegressor", 1, {"x": FOREST_ROWS}, {**forest, "aggregate_function": aggregate})
     base = {"base_values": [0.5] * targets}
     check("TreeEnsembleRegressor", 3, {"x": FOREST_ROWS}, {**forest, **base, "aggregate_function": aggregate})
+
+
+def check_classifier(forest: dict[str, Any]) -> None:
+    """Labels and scores of both versions are those of ONNX Runtime."""
+    renamed = {k.replace("target_", "class_"): v for k, v in forest.items() if k != "n_targets"}
+    for version in (1, 3):
+        types = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 4])]
+        results = [
+            helper.make_tensor_value_info("y", TensorProto.INT64, None),
+            helper.make_tensor_value_info("z", TensorProto.FLOAT, None),
+        ]
+        node = helper.make_node("TreeEnsembleClassifier", ["x"], ["y", "z"], "node", domain="ai.onnx.ml", **renamed)
+        imports = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", version)]
+        model = helper.make_model(helper.make_graph([node], "one", types, results), opset_imports=imports, ir_version=9)
+        graph = graph_of(model)
+        assert not refusals(graph), [str(r) for r in refusals(graph)]
+        feeds = {"x": FOREST_ROWS}
+        for got, want in zip(run(graph, feeds), on_cpu(model, feeds), strict=True):
+            assert_close(got, want, 1e-5, 1e-6)
+        with onnx_vulkan.Session.load(model.SerializeToString()) as session:
+            for got, want in zip(session.run(feeds).values(), on_cpu(model, feeds), strict=True):
+                assert_close(got, want, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("post_transform", ["NONE", "SOFTMAX", "LOGISTIC"])
+@pytest.mark.parametrize("base", [False, True])
+def test_tree_classifier(base: bool, post_transform: str) -> None:
+    forest = {**grown(np.random.default_rng(5), 4, 5, 3, ["BRANCH_LEQ"]), "classlabels_int64s": [5, -7, 11]}
+    check_classifier({**forest, "post_transform": post_transform, **({"base_values": [0.1, 0.2, -0.3]} if base else {})})
+
+
+@pytest.mark.parametrize("post_transform", ["NONE", "SOFTMAX", "LOGISTIC"])
+@pytest.mark.parametrize("positive", [False, True])
+def test_tree_classifier_of_two_classes(positive: bool, post_transform: str) -> None:
+    forest = {**grown(np.random.default_rng(6), 4, 5, 1, ["BRANCH_LEQ"]), "classlabels_int64s": [5, -7]}
+    if positive:
+        forest["target_weights"] = [abs(w) / 5 for w in forest["target_weights"]]
+    check_classifier({**forest, "post_transform": post_transform})
 
 
 def test_trees_that_lead_nowhere_are_refused() -> None:

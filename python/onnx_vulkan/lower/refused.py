@@ -35,7 +35,6 @@ _ML: Mapping[str, tuple[str, ...]] = {
         "OneHotEncoder",
         "SVMClassifier",
         "SVMRegressor",
-        "TreeEnsembleClassifier",
         "ZipMap",
     ),
 }

@@ -205,6 +205,77 @@ def tree_ensemble_regressor(
     return transformed(b, b.cast(y, DType.F32), post_transform)
 
 
+@lowers(
+    "TreeEnsembleClassifier", [1, 3], {"x": frozenset({DType.F32, DType.F64})}, domain=DOMAIN, note=_NOTE + "; integer labels"
+)
+def tree_ensemble_classifier(
+    b: LowerContext,
+    x: Value,
+    *,
+    base_values: list[float] | None = None,
+    base_values_as_tensor: Array | None = None,
+    class_ids: list[int],
+    class_nodeids: list[int],
+    class_treeids: list[int],
+    class_weights: list[float] | None = None,
+    class_weights_as_tensor: Array | None = None,
+    classlabels_int64s: list[int] | None = None,
+    classlabels_strings: list[str] | None = None,
+    nodes_falsenodeids: list[int],
+    nodes_featureids: list[int],
+    nodes_hitrates: list[float] | None = None,
+    nodes_hitrates_as_tensor: Array | None = None,
+    nodes_missing_value_tracks_true: list[int] | None = None,
+    nodes_modes: list[str],
+    nodes_nodeids: list[int],
+    nodes_treeids: list[int],
+    nodes_truenodeids: list[int],
+    nodes_values: list[float] | None = None,
+    nodes_values_as_tensor: Array | None = None,
+    post_transform: str = "NONE",
+) -> tuple[Value, Value]:
+    """TreeEnsembleClassifier: the label of every row ``[N]`` int64 and its scores ``[N, C]`` float32.
+
+    Of two classes only the first has votes, for the second label: it wins above 0.5 where no vote is negative, else above 0, and
+    the scores are ``1 - s`` and s, or -s and s, as ONNX Runtime has it. Of more the largest score wins, of equals the first.
+    """
+    classes = len(classlabels_int64s or ())
+    if classlabels_int64s is None or classes < 2:
+        raise Unsupported("its labels are not two integers or more")
+    weights = _floats(class_weights, class_weights_as_tensor, "weights")
+    base = base_values_as_tensor if base_values_as_tensor is not None else np.array(base_values or [], np.float32)
+    binary = classes == 2
+    if not ((set(class_ids) == {0} and base.size <= 1) if binary else base.size in (0, classes)):
+        raise Unsupported("of two classes another than the first has votes, or its base values are not one for each class")
+    forest = _old_forest(
+        tree=nodes_treeids, node=nodes_nodeids, feature=nodes_featureids,
+        split=_floats(nodes_values, nodes_values_as_tensor, "splits"), modes=nodes_modes,
+        missing=nodes_missing_value_tracks_true, yes=nodes_truenodeids, no=nodes_falsenodeids,
+        vote_tree=class_treeids, vote_node=class_nodeids, vote_id=class_ids,
+        weights=weights, classes=1 if binary else classes,
+    )  # fmt: skip
+    _check_columns(x, forest)
+    leaves = _walk(b, x, forest)
+    scores = _scores(b, leaves, forest, "SUM", x.dtype)
+    if base.size:
+        scores = b.map("add", scores, b.const(base.astype(x.dtype.numpy).reshape(-1)))
+    labels = b.const(np.array(classlabels_int64s, np.int64))
+    single = b.cast(scores, DType.F32)
+    if binary:
+        positive = bool((weights.astype(np.float64) >= 0).all())
+        won = b.map("gt", scores, b.scalar(0.5 if positive else 0, x.dtype))
+        label = b.reshape(b.gather(labels, b.cast(won, DType.I64), 0), (x.shape[0],))
+        other = b.map("neg", single)
+        if positive and post_transform != "LOGISTIC":
+            other = b.map("sub", b.scalar(1, DType.F32), single)
+        pair = b.concat([other, single], 1)
+        return label, transformed(b, pair, "NONE" if post_transform == "SOFTMAX" else post_transform)
+    if not base.size:  # a class without any vote does not win
+        some = b.reduce("max", b.gather(b.const(forest.voted.astype(np.int32)), leaves, 0), (1,))
+        scores = b.map("select", b.map("gt", some, b.scalar(0, DType.I32)), scores, b.scalar(-np.inf, x.dtype))
+    return b.gather(labels, b.reduce("argmax", scores, (1,)), 0), transformed(b, single, post_transform)
+
+
 # ------------------------------------------------------------------------------------------------------- TreeEnsemble-5
 
 
