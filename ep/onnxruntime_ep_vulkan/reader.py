@@ -9,6 +9,7 @@ from onnx_vulkan._shim import ffi, lib
 from onnx_vulkan.dims import Extent, symbol
 from onnx_vulkan.graph import Array, Attribute, Graph, Node, TensorType
 from onnx_vulkan.packing import Packed, unpacked
+from onnx_vulkan.versions import registered_version
 
 from onnxruntime_ep_vulkan import abi
 from onnxruntime_ep_vulkan.abi import Handle
@@ -105,12 +106,15 @@ class _Reader:
             attributes[name] = bodies[name] if name in bodies else _attribute(name, attribute)
         attributes.update({name: body for name, body in bodies.items() if name not in attributes})
         outputs = tuple(_trim(self.values(lib.OrtApi_Node_GetNumOutputs, lib.OrtApi_Node_GetOutputs, handle)))
+        op_type = abi.text(lib.OrtApi_Node_GetOperatorType, handle)
+        domain = _domain(abi.text(lib.OrtApi_Node_GetDomain, handle))
+        since = int(abi.get(lib.OrtApi_Node_GetSinceVersion, handle, "int"))
         return Node(
             # A node without a name is called by its first output, as where a file is read without ONNX Runtime.
             name=abi.text(lib.OrtApi_Node_GetName, handle) or (outputs[0] if outputs else ""),
-            op_type=abi.text(lib.OrtApi_Node_GetOperatorType, handle),
-            domain=_domain(abi.text(lib.OrtApi_Node_GetDomain, handle)),
-            since_version=int(abi.get(lib.OrtApi_Node_GetSinceVersion, handle, "int")),
+            op_type=op_type,
+            domain=domain,
+            since_version=registered_version(domain, op_type, since) or since,
             inputs=tuple(_trim(self.values(lib.OrtApi_Node_GetNumInputs, lib.OrtApi_Node_GetInputs, handle))),
             outputs=outputs,
             attributes=attributes,

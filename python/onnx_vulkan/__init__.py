@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from onnx_vulkan import errors
 
 if TYPE_CHECKING:
+    from onnx_vulkan.custom import register_kernel, register_lowering
     from onnx_vulkan.engine.options import Options
     from onnx_vulkan.engine.session import Session
 
-__all__ = ["Options", "Session", "errors"]
+__all__ = ["Options", "Session", "errors", "register_kernel", "register_lowering"]
 
 
 def __getattr__(name: str) -> Any:
@@ -25,4 +26,8 @@ def __getattr__(name: str) -> Any:
         from onnx_vulkan.engine.options import Options
 
         return Options
+    if name in ("register_kernel", "register_lowering"):
+        from onnx_vulkan import custom
+
+        return getattr(custom, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

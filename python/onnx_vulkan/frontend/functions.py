@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 import onnx
 
 from onnx_vulkan.errors import ModelError
+from onnx_vulkan.versions import registered_version
 
 __all__ = ["imported_version", "inline_functions"]
 
@@ -31,7 +32,10 @@ def imported_version(node: onnx.NodeProto) -> int | None:
 
 
 def inline_functions(model: onnx.ModelProto) -> None:
-    """Expand every call of a model-local function in place. Raises ModelError for a function that calls itself."""
+    """Expand every call of a model-local function in place, but of those that a user registered as operators.
+
+    Raises ModelError for a function that calls itself.
+    """
     if not model.functions:
         return
     _Inliner(model).run()
@@ -63,6 +67,9 @@ class _Inliner:
             if key in self.functions:
                 raise ModelError(f"the model defines the function {f.domain}::{f.name} twice.")
             self.functions[key] = f
+        for domain, name, overload in list(self.functions):
+            if registered_version(domain, name, self.opsets.get(domain, 0)):
+                del self.functions[domain, name, overload]
         self.names: set[str] = set()
         self._collect(model.graph)
         self.count = 0

@@ -11,6 +11,7 @@ from onnx_vulkan.dims import Extent, symbol
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.frontend.tensors import type_text
 from onnx_vulkan.graph import TensorType
+from onnx_vulkan.versions import registered_version
 
 __all__ = ["infer", "newest_known", "since_version", "tensor_type", "type_name_of"]
 
@@ -38,6 +39,8 @@ def since_version(domain: str, op_type: str, opset: int) -> int:
     ORT's contrib domain has one version of everything. An opset newer than the installed ``onnx`` package gives 0: the
     operator may have changed in it.
     """
+    if registered := registered_version(domain, op_type, opset):
+        return registered
     if domain == "com.microsoft":
         return 1
     if not 0 < opset <= max(newest_known(domain), 1):
