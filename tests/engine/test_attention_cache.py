@@ -1,9 +1,14 @@
-"""GroupQueryAttention over the steps of one session on the device, against ONNX Runtime's CPU EP."""
+"""GroupQueryAttention over the steps of one session on the device, through both doors, against ONNX Runtime's CPU EP."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import numpy as np
 import onnxruntime
+import onnxruntime_ep_vulkan
 import pytest
 from onnx import TensorProto, helper
 from onnx_vulkan import Session
@@ -32,24 +37,43 @@ def model() -> bytes:
     return helper.make_model(graph, opset_imports=imports, ir_version=9).SerializeToString()
 
 
-@pytest.mark.parametrize("capacity", [0, 24], ids=["growing", "buffer"])
-def test_a_prompt_and_its_steps(capacity: int) -> None:
-    data = model()
+Run = Callable[[dict[str, Any]], list[Any]]
+
+
+@contextmanager
+def opened(data: bytes, door: str) -> Iterator[Run]:
+    """Runs the model standalone, in ONNX Runtime with this execution provider and no other, or on its CPU EP."""
+    if door == "standalone":
+        with Session.load(data) as session:
+            yield lambda feeds: list(session.run(feeds).values())
+        return
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    cpu = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    if door == "cpu":
+        runtime = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    else:
+        onnxruntime_ep_vulkan.register()
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        runtime = onnxruntime.InferenceSession(data, options, providers=["VulkanEP"])
+    yield lambda feeds: list(runtime.run(None, feeds))
+
+
+@pytest.mark.parametrize("door", ["standalone", "ep"])
+@pytest.mark.parametrize("capacity", [0, 24], ids=["growing", "buffer"])
+def test_a_prompt_and_its_steps(capacity: int, door: str) -> None:
+    data = model()
     angles = RNG.uniform(0, 6, (ROWS, D // 2))
     feeds = {"cos": np.cos(angles).astype(np.float32), "sin": np.sin(angles).astype(np.float32)}
     lengths = np.zeros(2, np.int32)
     feeds["past_k"] = feeds["past_v"] = np.zeros((2, G, capacity, D), np.float32)
-    with Session.load(data) as session:
+    with opened(data, "cpu") as cpu, opened(data, door) as ours:
         for steps in (5, 1, 1, 1, 1):
             feeds["qkv"] = RNG.standard_normal((2, steps, (H + 2 * G) * D)).astype(np.float32)
             lengths = lengths + (np.array([3, 5]) if steps > 1 else 1)
             feeds["last"] = (lengths - 1).astype(np.int32)
             feeds["total"] = np.array(lengths.max(), np.int32)
-            want = cpu.run(None, feeds)
-            got = list(session.run(feeds).values())
+            want = cpu(feeds)
+            got = ours(feeds)
             for a, b in zip(got, want, strict=True):
                 assert a.shape == b.shape
             for n, sequence in zip(lengths, range(2), strict=True):

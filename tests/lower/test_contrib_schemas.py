@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnxruntime.capi import onnxruntime_pybind11_state as ort
 from onnx_vulkan.lower import LOWERINGS
 from onnx_vulkan.lower.registry import Lowering
+from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
 SCHEMAS = {s.name: s for s in ort.get_all_operator_schema() if s.domain == "com.microsoft"}
 ENTRIES = [e for (domain, name), entries in sorted(LOWERINGS.items()) for e in entries if domain == "com.microsoft"]

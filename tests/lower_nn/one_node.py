@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from onnx import helper, numpy_helper
 from run_case import Array, assert_close, graph_of, refusals, run
 
 RNG = np.random.default_rng(11)
+DRAWS = 400 if os.environ.get("ONNX_VULKAN_THOROUGH") == "1" else 10
+"""How many random cases a sweep draws."""
 
 
 def normal(*shape: int) -> Array:

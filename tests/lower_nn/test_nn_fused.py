@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from one_node import RNG, Array, check, check_formula, model_of, normal, on_cpu
+from one_node import DRAWS, RNG, Array, check, check_formula, model_of, normal, on_cpu
 from onnx_vulkan.errors import ModelError
 from run_case import assert_close, graph_of, refusals, run
 
@@ -219,7 +219,7 @@ def test_dropping_out_is_refused() -> None:
 
 
 def test_random_shapes() -> None:
-    for _ in range(6):
+    for _ in range(DRAWS):
         batch, steps, width = (int(n) for n in RNG.integers(1, 9, 3))
         op = ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"][RNG.integers(2)]
         shape = (batch, steps, width + 1)

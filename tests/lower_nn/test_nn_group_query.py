@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from one_node import RNG, Array, check, model_of, normal, on_cpu
+from one_node import DRAWS, RNG, Array, check, model_of, normal, on_cpu
 from onnx_vulkan.errors import ModelError, ShapeMismatch
 from run_case import assert_close, graph_of, refusals, run
 
@@ -222,11 +222,28 @@ def test_refused_forms(attributes: dict[str, Any], reason: str) -> None:
     assert reason in refusal.reason
 
 
-def test_random_shapes() -> None:
-    for _ in range(12):
+def test_random_forms() -> None:
+    def coin() -> bool:
+        return bool(RNG.integers(2))
+
+    for _ in range(DRAWS):
         batch, steps, past = int(RNG.integers(1, 4)), int(RNG.integers(1, 9)), int(RNG.integers(0, 7))
-        if steps > 1 and past:
-            batch = 1
-        spare = [None, past + steps, past + steps + 3][RNG.integers(3)]
-        attributes = {"local_window_size": int(RNG.integers(1, 9)) if RNG.integers(2) else -1}
-        agrees(operands(batch, steps, past, capacity=spare, packed=bool(RNG.integers(2)), sink=bool(RNG.integers(2))), attributes)
+        if coin():
+            steps = 1
+        ragged = steps == 1 or past == 0
+        batch = batch if ragged else 1
+        total = past + steps
+        # the sequences' lengths differ, the longest has all: a step appends to any cache, a prompt may be of any length
+        last = [total - 1, *(int(n) for n in RNG.integers(0, total, batch - 1))] if ragged else None
+        bias = (int(RNG.integers(1, 3)) if batch == 2 else 1, H if coin() else 1, steps, total) if coin() else None
+        given = operands(
+            batch, steps, past, capacity=[None, total, total + 3][RNG.integers(3)], last=last, packed=coin(), sink=coin(),
+            rope=16 if coin() and total <= 16 else 0, bias=bias,
+        )  # fmt: skip
+        attributes = {
+            "local_window_size": int(RNG.integers(1, 9)) if coin() else -1,
+            "softcap": 3.0 if coin() else 0.0,
+            "smooth_softmax": int(RNG.integers(-1, 2)),
+            "rotary_interleaved": int(RNG.integers(2)),
+        }
+        agrees(given, attributes)

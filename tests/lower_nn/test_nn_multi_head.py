@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from one_node import RNG, Array, check, model_of, normal, on_cpu
+from one_node import DRAWS, RNG, Array, check, model_of, normal, on_cpu
 from onnx_vulkan.errors import ShapeMismatch
 from run_case import assert_close, graph_of, refusals, run
 
@@ -183,3 +183,38 @@ def test_what_needs_a_shared_buffer_is_refused(op: str) -> None:
         given, attributes = {**operands(S, S, 4), **extra}, {}
     (refusal,) = refusals(graph_of(model_of(op, 17, given, {"num_heads": N, **attributes}, outputs=2, **FORM)))
     assert "past_present_share_buffer" in refusal.reason or "past_sequence_length" in refusal.reason
+
+
+def test_random_forms() -> None:
+    def coin() -> bool:
+        return bool(RNG.integers(2))
+
+    def mask_of(steps: int, total: int) -> Array | None:
+        ends = RNG.integers(1, total + 1, B).astype(np.int32)
+        starts = np.array([RNG.integers(0, n) for n in ends], np.int32)
+        return [None, ends, np.concatenate([ends, starts]), bits(B, total), bits(B, steps, total)][RNG.integers(5)]
+
+    for _ in range(DRAWS):
+        steps, keys = (int(n) for n in RNG.integers(1, 9, 2))
+        past = int(RNG.integers(0, 6)) if coin() else None
+        shape = (int(RNG.integers(1, B + 1)), N if coin() else 1, steps)
+        attributes = {
+            "num_heads": N,
+            "unidirectional": int(RNG.integers(2)),
+            "mask_filter_value": [-10000.0, LOWEST][RNG.integers(2)],
+        }
+        if coin():
+            total = keys + (past or 0)
+            mask = mask_of(steps, total)
+            if mask is not None and mask.shape == (2 * B,):
+                mask = mask[:B]  # starts are Attention's alone
+            given = operands(
+                steps, keys, past, value=D if past is not None else int(RNG.integers(1, 9)), bias=coin(), mask=mask,
+                added=(*shape, total) if coin() else None,
+            )  # fmt: skip
+            check("MultiHeadAttention", 17, given, attributes, outputs=3, **FORM)
+        else:
+            total = steps + (past or 0)
+            added = (*shape, total) if coin() and past is None else None  # the CPU EP has not both
+            given = projected(steps, past, bias=coin(), mask=mask_of(steps, total), added=added)
+            check("Attention", 17, given, attributes, outputs=2, constants=("w", "b"), **FORM)
