@@ -33,6 +33,8 @@ from onnx_vulkan.program.ir import Value
 
 __all__ = ["Block", "DeviceLimits"]
 
+FEW = 2
+"""A plan is at hand when no more pipelines than these are missing (its copies of inputs and outputs, say: small kernels)."""
 AHEAD = 4
 """Variants are compiled ahead for inputs of up to so many times the size of the first."""
 PIECE = 4
@@ -152,7 +154,7 @@ class Block:
                 what = f"run-time {sorted(runtime.all.items())}"
                 self.later(what, self._promote, structure, numbers, runtime.all, urgent=True)
             draft = self.draft(structure, numbers, chosen)
-            if self.compile_ahead and numbers and not self.ready(draft):
+            if self.compile_ahead and numbers and self.missing(draft):
                 draft = self.at_hand(structure, draft, improve=chosen is runtime.all)
             return self.finish(draft)
 
@@ -179,15 +181,15 @@ class Block:
         larger = [n for s, n in self.warm if s is structure and all(n.get(name, -1) >= numbers[name] for name in bound)]
         for other in sorted(larger, key=lambda n: sum(n.values()))[:2]:
             quick = draft_plan(replace(request, chosen_at={name: other[name] for name in bound}))
-            if self.ready(quick):
+            if self.missing(quick) <= FEW:
                 return quick
         twice = {name: 2 * numbers[name] for name in bound}
         self.warm.append((structure, twice))
         return draft_plan(replace(request, chosen_at=twice))
 
-    def ready(self, draft: PlanDraft) -> bool:
-        """Whether all pipelines of a plan exist."""
-        return self.device.pipelines_ready(self.shaders(list(draft.wanted)))
+    def missing(self, draft: PlanDraft) -> int:
+        """How many pipelines of a plan do not exist yet."""
+        return sum(not self.device.pipelines_ready([shader]) for shader in set(self.shaders(list(draft.wanted))))
 
     def finish(self, draft: PlanDraft) -> PlanTables:
         """The tables of a plan, its barriers proved when ``ONNX_VULKAN_VERIFY_PLANS=1`` (the tests run so)."""
