@@ -309,12 +309,13 @@ class _Driver:
         """
         node = self.b.node
         try:
-            result = entry.function(self.b, *arguments, **node.attributes)
+            result = entry.function(self.b, *arguments, **entry.float_defaults | node.attributes)
         except (Unsupported, ShapeMismatch):
             if all(not isinstance(a, Host) or is_plain(a) for a in arguments) or any(_bodies(node)):
                 raise  # how often a body runs may be anything: no sample can stand for that
             if current_scope().values is not None:
-                result = entry.function(self.b, *(_pinned(a) for a in arguments), **node.attributes)
+                pinned = (_pinned(a) for a in arguments)
+                result = entry.function(self.b, *pinned, **entry.float_defaults | node.attributes)
             else:
                 tries = [self.sampled(entry, [a and sample(a) for a in arguments]) for sample in SAMPLES]
                 result = next((found for found in tries if found is not None), None)
@@ -329,7 +330,7 @@ class _Driver:
         node = self.b.node
         try:
             with np.errstate(all="ignore"):  # the samples may mean nothing
-                result = entry.function(self.b, *arguments, **node.attributes)
+                result = entry.function(self.b, *arguments, **entry.float_defaults | node.attributes)
         except (OnnxVulkanError, ArithmeticError, LookupError, TypeError, ValueError):
             return None
         made: list[Operand | None] = []

@@ -158,8 +158,17 @@ def _split(
 
 @evaluates("Pad")
 def _pad(
-    ctx: LowerContext, x: Host, pads: Host, fill: Host | None = None, axes: Host | None = None, *, mode: str = "constant"
+    ctx: LowerContext,
+    x: Host,
+    pads: Host | None = None,
+    fill: Host | None = None,
+    axes: Host | None = None,
+    *,
+    mode: str = "constant",
+    **legacy: Any,
 ) -> Host:
+    if legacy or pads is None:  # before version 11 they are attributes
+        raise NotHost
     if mode != "constant" or axes is not None or any(n < 0 for n in numbers(pads)):
         raise NotHost
     widths = np.array(numbers(pads)).reshape(2, -1).T

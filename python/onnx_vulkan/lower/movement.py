@@ -212,6 +212,7 @@ def _split(b: LowerContext, x: Value, axis: int, sizes: Sequence[Extent] | None,
         if even:
             chunk = extent // count
             require_same(chunk * count, extent, f"axis {axis} of {x.shape} does not split into {count} equal parts")
+        require_at_least(extent, chunk * (count - 1), f"axis {axis} of {x.shape} is too short for {count} parts of {chunk}")
         sizes = [*[chunk] * (count - 1), extent - chunk * (count - 1)]
     total: Extent = 0
     parts = []
@@ -317,6 +318,8 @@ def _pad(b: LowerContext, x: Value, mode: str, before: Sequence[Extent], after: 
         if not all(at_least(e, 0) for e in sizes):
             raise ShapeMismatch(f"negative padding takes more than {x.shape} has")
         x = b.slice(x, cut[0], sizes)
+    if mode == "wrap":
+        x, grow = _wrap_around(b, x, grow)
     if mode != "constant":
         _check_room(x, mode, grow)
     if fill is not None:
@@ -324,6 +327,20 @@ def _pad(b: LowerContext, x: Value, mode: str, before: Sequence[Extent], after: 
     elif x.dtype is DType.F8E8M0 and mode == "constant":
         raise Unsupported("float8e8m0 has no 0 to pad with")
     return b.pad(x, grow[0], grow[1], mode, fill)
+
+
+def _wrap_around(b: LowerContext, x: Value, grow: list[list[Extent]]) -> tuple[Value, list[list[Extent]]]:
+    """Axes that wrap more than once are gathered. Returns x with these padded, and the amounts that are left."""
+    for i, (lo, hi) in enumerate(zip(*grow, strict=True)):
+        n = x.shape[i]
+        if at_least(n, lo) and at_least(n, hi):
+            continue
+        require_at_least(n, 1, f"wrap padding needs an element, and axis {i} has none")
+        place = b.cast(b.dims([lo], ()), DType.I64)
+        place = b.map("sub", b.iota((lo + n + hi,), 0, DType.I64), place)
+        x = b.gather(x, b.map("mod", place, b.cast(b.dims([n], ()), DType.I64)), i)
+        grow = [[0 if k == i else p for k, p in enumerate(side)] for side in grow]
+    return x, grow
 
 
 def _check_room(x: Value, mode: str, amounts: Sequence[Sequence[Extent]]) -> None:

@@ -1,16 +1,16 @@
 """Quantization: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear, QLinearConv. ONNX Runtime's own: ``qlinear``.
 
-Integer sums are exact; the float steps are float32 whatever the scale's type is, as in ONNX Runtime; ties go to even. Small
-element types are those of :mod:`onnx_vulkan.lower.small`.
+Integer sums are exact; the float steps are float32 whatever the scale's type is, as in ONNX Runtime, but for the quotient of
+QuantizeLinear since version 23; ties go to even. Small element types are those of :mod:`onnx_vulkan.lower.small`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from onnx_vulkan.dims import Extent, at_least, is_one, require_same
+from onnx_vulkan.dims import Extent, is_one, require_at_least, require_same
 from onnx_vulkan.dtypes import SMALL_FLOATS, SMALL_INTS, DType
-from onnx_vulkan.errors import ShapeMismatch, Unsupported
+from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.conv import (
     BYTES,
     centred,
@@ -43,7 +43,7 @@ def _along(b: Builder, v: Value, x: Value, axis: int, block_size: int) -> Value:
     """A scale or zero point, shaped to broadcast against *x*: of one element, one an index of *axis*, or one a block."""
     if v.rank == 0 or (v.rank == 1 and is_one(v.shape[0])):
         return b.reshape(v, ())
-    if v.rank == 1:
+    if v.rank == 1 and not (x.rank == 1 and block_size):
         axis = 0 if x.rank == 1 else axis_of(axis, x.rank)
         require_same(v.shape[0], x.shape[axis], "a scale or zero point does not fit its axis")
         return b.reshape(v, (v.shape[0], *(1,) * (x.rank - 1 - axis)))
@@ -57,17 +57,26 @@ def _along(b: Builder, v: Value, x: Value, axis: int, block_size: int) -> Value:
     spread[axis + 1] = block_size
     shape[axis] = blocks * block_size
     v = b.reshape(b.broadcast(v, spread), shape)
-    if not at_least(shape[axis], x.shape[axis]):
-        raise ShapeMismatch(f"{blocks} blocks of {block_size} do not cover an axis of {x.shape[axis]}")
+    require_at_least(shape[axis], x.shape[axis], f"{blocks} blocks of {block_size} do not cover an axis of {x.shape[axis]}")
     return b.slice(v, (0,) * x.rank, [x.shape[i] if i == axis else e for i, e in enumerate(shape)])
 
 
-def quantize(b: Builder, x: Value, scale: Value, zero_point: Value | None, dtype: DType, saturate: bool = True) -> Value:
-    """``saturate(round(x / scale) + zero_point)``; scale and zero point broadcast to x.
+def quantize(
+    b: Builder,
+    x: Value,
+    scale: Value,
+    zero_point: Value | None,
+    dtype: DType,
+    saturate: bool = True,
+    precision: DType = DType.F32,
+) -> Value:
+    """``saturate(round(x / scale) + zero_point)``; scale and zero point broadcast to x. *precision*: of the quotient.
 
     To a small float ``x / scale + zero_point`` is rounded once, and *saturate* tells what becomes of a number out of its range.
     """
     y = b.map("div", b.cast(x, DType.F32), b.cast(scale, DType.F32))
+    if precision is not DType.F32:
+        y = b.cast(b.cast(y, precision), DType.F32)
     if dtype not in SMALL_FLOATS:
         y = b.map("round", y)
     if zero_point is not None:
@@ -122,14 +131,18 @@ def quantize_linear(
     precision: int = 0,
     saturate: int = 1,
 ) -> Value:
-    """QuantizeLinear."""
-    if precision not in (0, DType.F32.value):
-        raise Unsupported("a precision other than float32 is not supported")
+    """QuantizeLinear. Since version 23 the quotient is rounded to ``precision``, by default the scale's type."""
+    quotient = y_scale.dtype if b.version >= 23 and y_scale.dtype in _SCALES else DType.F32
+    if precision:
+        if precision not in {t.value for t in _SCALES}:
+            raise Unsupported(f"precision {precision} is not supported")
+        quotient = DType(precision)
     dtype = y_zero_point.dtype if y_zero_point is not None else _dtype_attribute(output_dtype) or DType.U8
     if dtype not in _QUANTIZED or (output_dtype and dtype.value != output_dtype):
         raise Unsupported(f"quantizing to output_dtype {output_dtype or dtype.onnx_name} is not supported")
     zero_point = _along(b, wide(b, y_zero_point), x, axis, block_size) if y_zero_point is not None else None
-    return quantize(b, x, _along(b, wide(b, y_scale), x, axis, block_size), zero_point, dtype, bool(saturate))
+    scale = _along(b, wide(b, y_scale), x, axis, block_size)
+    return quantize(b, x, scale, zero_point, dtype, bool(saturate), quotient)
 
 
 def _dequantized(x: Collection[DType], scale: Collection[DType] = _SCALES) -> dict[str, Collection[DType]]:

@@ -139,7 +139,9 @@ class LowerContext(Builder):
         if any(isinstance(v, Unknown) for v in items):
             return Value(x.dtype, x.shape, "unknown")  # only while claiming: stands for the run's value
         if all(isinstance(v, (int, float, bool, np.generic)) for v in items):
-            return self.const(np.array(items).astype(x.dtype.numpy).reshape(x.shape))
+            # numpy makes floats of integers that no one type holds
+            array = np.array(items, object if x.dtype.is_int else None)
+            return self.const(array.astype(x.dtype.numpy).reshape(x.shape))
         if any(isinstance(v, float) and not v.is_integer() for v in items):
             parts = [self.device(Host(x.dtype, np.array([v], object))) for v in items]
             return self.reshape(self.concat(parts, 0), x.shape)
@@ -170,25 +172,32 @@ class Lowering:
     attributes: frozenset[str]
     required_attributes: frozenset[str]
     note: str
+    float_defaults: Mapping[str, float]
+    """Defaults of float attributes, rounded to float32: an attribute is one, whatever the tensors are."""
 
 
 LOWERINGS: dict[tuple[str, str], list[Lowering]] = {}
 EVALUATIONS: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
-def _parameters(function: Callable[..., Any]) -> tuple[tuple[Parameter, ...], frozenset[str], frozenset[str]]:
+def _parameters(
+    function: Callable[..., Any],
+) -> tuple[tuple[Parameter, ...], frozenset[str], frozenset[str], dict[str, float]]:
     hints = typing.get_type_hints(function)
     inputs, attributes, required = [], set(), set()
+    floats: dict[str, float] = {}
     for p in list(inspect.signature(function).parameters.values())[1:]:
         if p.kind is p.KEYWORD_ONLY:
             attributes.add(p.name)
             if p.default is p.empty:
                 required.add(p.name)
+            elif isinstance(p.default, float):
+                floats[p.name] = float(np.float32(p.default))
             continue
         hint = hints[p.name]
         union = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
         inputs.append(Parameter(p.name, Host in union, type(None) in union, p.kind is p.VAR_POSITIONAL, Value in union))
-    return tuple(inputs), frozenset(attributes), frozenset(required)
+    return tuple(inputs), frozenset(attributes), frozenset(required), floats
 
 
 def lowers(
@@ -204,8 +213,9 @@ def lowers(
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        inputs, attributes, required = _parameters(function)
-        entry = Lowering(domain, op_type, tuple(versions), function, dict(dtypes or {}), inputs, attributes, required, note)
+        inputs, attributes, required, floats = _parameters(function)
+        checked = dict(dtypes or {})
+        entry = Lowering(domain, op_type, tuple(versions), function, checked, inputs, attributes, required, note, floats)
         entries = LOWERINGS.setdefault((domain, op_type), [])
         taken = {v for e in entries for v in e.versions} & set(versions)
         if taken:

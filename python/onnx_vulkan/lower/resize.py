@@ -43,7 +43,7 @@ __all__ = ["cubic_weights"]
 class _Options:
     mode: str
     coordinates: str
-    nearest: str
+    nearest: str | None
     cubic_coeff_a: float = -0.75
     exclude_outside: bool = False
     extrapolation_value: float = 0.0
@@ -116,10 +116,12 @@ def _clamped(b: Builder, index: Value, a: Axis) -> Value:
     return b.cast(b.map("min", b.map("max", index, b.scalar(0, index.dtype)), last), DType.I32)
 
 
-def _resize_nearest(b: Builder, x: Value, mode: str, rounding: str, axes: Sequence[Axis]) -> Value:
+def _resize_nearest(b: Builder, x: Value, mode: str, chosen: str | None, axes: Sequence[Axis]) -> Value:
+    """Before Resize-11 (None) no rounding is specified; ONNX Runtime rounds an axis that it enlarges down, another up."""
     repeated: dict[int, int] = {}
     for a in axes:
         a = _plain_scale(a)
+        rounding = chosen or ("floor" if at_least(a.scale[0], a.scale[1]) else "ceil")
         if mode != "tf_crop_and_resize":
             k = _repeats(_NEAREST[rounding](*line(mode, a)), a)
             if k is not None:
@@ -237,7 +239,7 @@ def _resize(b: Builder, x: Value, axes: Sequence[Axis], options: _Options) -> Va
         raise Unsupported(f"coordinate_transformation_mode {options.coordinates!r} is unknown")
     axes = [a for a in axes if not a.is_unscaled]
     if options.mode == "nearest":
-        if options.nearest not in _NEAREST:
+        if options.nearest not in (*_NEAREST, None):
             raise Unsupported(f"nearest_mode {options.nearest!r} is unknown")
         y = _resize_nearest(b, x, options.coordinates, options.nearest, axes)
         return _extrapolate(b, y, axes, options)
@@ -343,18 +345,9 @@ def _lower(
     return _resize(b, x, plan, options)
 
 
-def _first_nearest(axes: Sequence[Axis]) -> str:
-    """Before Resize-11 no rounding is specified; ONNX Runtime rounds down when enlarging and up when shrinking."""
-    shrinks = {not at_least(a.scale[0], a.scale[1]) for a in axes if not a.is_unscaled}
-    if len(shrinks) > 1:
-        raise Unsupported("nearest scales that enlarge one axis and shrink another")
-    return "ceil" if shrinks == {True} else "floor"
-
-
 def _early(b: LowerContext, x: Value, scales: Sequence[Any], mode: str) -> Value:
     plan = _scaled_axes(b, x, range(x.rank), scales)
-    nearest = _first_nearest(plan) if mode == "nearest" else "floor"
-    return _resize(b, x, plan, _Options("linear" if mode == "bilinear" else mode, "asymmetric", nearest))
+    return _resize(b, x, plan, _Options("linear" if mode == "bilinear" else mode, "asymmetric", None))
 
 
 @lowers("Upsample", versions=[1], dtypes={"x": NUMERIC})

@@ -145,7 +145,9 @@ def affine_grid(b: LowerContext, theta: Value, size: Host, *, align_corners: int
     for i, e in enumerate(reversed(spatial)):  # (x, y[, z])
         axis = len(spatial) - 1 - i
         shape = [e if a == axis else 1 for a in range(len(spatial))]
-        if align_corners:
+        if align_corners and is_one(e):  # both corners are its centre: ONNX Runtime takes the last one
+            line = b.full(shape, 2, wide)
+        elif align_corners:
             line = b.map("div", b.iota(shape, axis, wide, 0, 2), extent_value(b, e - 1, wide))
         else:
             line = b.map("div", b.iota(shape, axis, wide, 1, 2), extent_value(b, e, wide))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from onnx_vulkan.dims import Extent, at_least, is_one, minimum, product, require_same
 from onnx_vulkan.dtypes import FLOATS, REAL, DType
-from onnx_vulkan.errors import Unsupported
+from onnx_vulkan.errors import ShapeMismatch, Unsupported
 from onnx_vulkan.lower.coordinates import pinned
 from onnx_vulkan.lower.elementwise import GPU_FLOATS
 from onnx_vulkan.lower.norm import axis_of
@@ -87,7 +87,7 @@ def _halved_spectrum(n: int, bins: int) -> Table:
 def _inverse_onesided(b: Builder, x: Value, length: Host | None, axis: int, complex_in: bool) -> Value:
     """A real signal from half a spectrum; its length is ``2 * (bins - 1)`` unless dft_length says so."""
     if not complex_in:
-        raise Unsupported("the inverse of a one-sided spectrum needs complex numbers")
+        raise ShapeMismatch("the inverse of a one-sided spectrum needs complex numbers")
     n = length.ints()[0] if length is not None else 2 * (x.shape[axis] - 1)
     y = _cut_or_padded(b, composites.wide(b, x), axis, n // 2 + 1)
     order = [*(i for i in range(x.rank - 1) if i != axis), axis, x.rank - 1]
@@ -209,7 +209,8 @@ def stft(
 
 def _cosines(n: int, periodic: bool, coefficients: Sequence[float]) -> Table:
     """``sum c_j cos(2 pi j i / N)`` with N = n for a periodic window, n - 1 for a symmetric one."""
-    angle = 2 * np.pi * np.arange(n) / (n if periodic else max(n - 1, 1))
+    with np.errstate(invalid="ignore"):  # a symmetric window of one element: 0 / 0
+        angle = 2 * np.pi * np.arange(n) / (n if periodic else n - 1)
     total = np.zeros(n)
     for j, c in enumerate(coefficients):
         total += c * np.cos(j * angle)
@@ -223,7 +224,14 @@ def _register_window(op_type: str, coefficients: Sequence[float]) -> None:
         if dtype is None or dtype not in REAL:
             raise Unsupported(f"output_datatype {output_datatype} is not supported")
         n = size.ints()[0]
-        return _table(b, (n,), lambda n: _cosines(n, bool(periodic), coefficients), (n,), dtype)
+        if dtype.is_int and not periodic and not at_least(n, 2):
+            raise Unsupported("a symmetric window of one element is NaN, which no integer is")
+
+        def make(n: int) -> Table:
+            table = _cosines(n, bool(periodic), coefficients)
+            return table if dtype is DType.F64 else table.astype(np.float32)  # so that a 1 is one before it is cut off
+
+        return _table(b, (n,), make, (n,), dtype)
 
 
 _register_window("HannWindow", (0.5, -0.5))

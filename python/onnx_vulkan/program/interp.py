@@ -353,6 +353,8 @@ def _reduce(ev: Evaluator, instr: Instr, x: Numbers) -> Numbers:
     if fn in ("max", "min"):
         return np.asarray(_extreme(x, axes, fn == "max"))
     (axis,) = axes
+    if x.shape[axis] == 0:  # what it holds is never read
+        return np.zeros(tuple(np.delete(x.shape, axis)), np.int64)
     find = np.argmax if fn == "argmax" else np.argmin
     if instr.attrs.get("last"):
         return np.asarray(x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis))
