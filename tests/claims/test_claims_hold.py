@@ -1,0 +1,45 @@
+"""Claims that hold: of random nodes and graphs, what is claimed runs and agrees, what is refused has a reason.
+
+``campaign.py`` does the same with as many seeds as one likes, through every door.
+"""
+
+from __future__ import annotations
+
+import os
+
+from forms import Skip, operators
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from random_model import make_sizes
+from verdict import Verdict, judge, on_cpu
+
+THOROUGH = os.environ.get("ONNX_VULKAN_THOROUGH") == "1"
+EXAMPLES = 3000 if THOROUGH else 150
+
+
+class Drawn:
+    """Decisions that hypothesis makes."""
+
+    def __init__(self, data: st.DataObject):
+        self.data = data
+
+    def integer(self, low: int, high: int) -> int:
+        return self.data.draw(st.integers(low, high))
+
+
+@settings(
+    max_examples=EXAMPLES,
+    phases=[Phase.generate],
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(st.data(), st.sampled_from([1, 1, 1, 2, 4]))
+def test_claimed_implies_runs_and_agrees(data: st.DataObject, nodes: int) -> None:
+    try:
+        cases = make_sizes(Drawn(data), list(operators()), nodes, on_cpu)
+    except Skip:
+        return
+    judged = judge(cases)
+    assert judged.verdict is not Verdict.WRONG, f"{cases[0].label}\n{judged.text}"
