@@ -236,7 +236,15 @@ class _Driver:
                 if current_scope().values is not None:
                     raise ShapeMismatch(f"{node.label} {node.name or node.outputs[0]!r}: {e}") from e
                 self.refuse(node, "kernel", str(e))
-            except (TypeError, NotImplementedError, ValueError, IndexError, KeyError) as e:
+            except (
+                ArithmeticError,
+                AssertionError,
+                AttributeError,
+                LookupError,
+                NotImplementedError,
+                TypeError,
+                ValueError,
+            ) as e:
                 if isinstance(e, OnnxVulkanError):
                     raise
                 self.refuse(node, "kernel", f"internal error while lowering: {type(e).__name__}: {e}", e)
@@ -309,13 +317,13 @@ class _Driver:
         """
         node = self.b.node
         try:
-            result = entry.function(self.b, *arguments, **entry.float_defaults | node.attributes)
+            result = entry.function(self.b, *arguments, **{**entry.float_defaults, **node.attributes})
         except (Unsupported, ShapeMismatch):
             if all(not isinstance(a, Host) or is_plain(a) for a in arguments) or any(_bodies(node)):
                 raise  # how often a body runs may be anything: no sample can stand for that
             if current_scope().values is not None:
                 pinned = (_pinned(a) for a in arguments)
-                result = entry.function(self.b, *pinned, **entry.float_defaults | node.attributes)
+                result = entry.function(self.b, *pinned, **{**entry.float_defaults, **node.attributes})
             else:
                 tries = [self.sampled(entry, [a and sample(a) for a in arguments]) for sample in SAMPLES]
                 result = next((found for found in tries if found is not None), None)
@@ -330,7 +338,7 @@ class _Driver:
         node = self.b.node
         try:
             with np.errstate(all="ignore"):  # the samples may mean nothing
-                result = entry.function(self.b, *arguments, **entry.float_defaults | node.attributes)
+                result = entry.function(self.b, *arguments, **{**entry.float_defaults, **node.attributes})
         except (OnnxVulkanError, ArithmeticError, LookupError, TypeError, ValueError):
             return None
         made: list[Operand | None] = []

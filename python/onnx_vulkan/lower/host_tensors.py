@@ -44,7 +44,10 @@ def _gather(ctx: LowerContext, x: Host, indices: Host, *, axis: int = 0) -> Host
 
 @evaluates("GatherElements")
 def _gather_elements(ctx: LowerContext, x: Host, indices: Host, *, axis: int = 0) -> Host:
-    return Host(x.dtype, np.take_along_axis(x.data, np.array(numbers(indices), np.int64).reshape(indices.shape), axis))
+    where = np.array(numbers(indices), np.int64).reshape(indices.shape)
+    # numpy would broadcast an axis of one index, ONNX reads the first elements
+    part = tuple(slice(None) if i == axis % len(x.shape) else slice(n) for i, n in enumerate(indices.shape))
+    return Host(x.dtype, np.take_along_axis(x.data[part], where, axis))
 
 
 @evaluates("GatherND")

@@ -150,7 +150,7 @@ def unfold_tensor(b: LowerContext, x: Value, *, dim: int = -1, size: int, step: 
     """UnfoldTensor of ONNX Runtime: windows of *size* elements, *step* apart along *dim*, each laid out on a new last axis."""
     axis = dim % x.rank
     if size < 1 or step < 1:
-        raise Unsupported(f"size {size} with step {step}")
+        raise Unsupported(f"windows of {size} elements, {step} apart, are not supported")
     require_at_least(x.shape[axis], size, "its size is larger than the axis")
     count = (x.shape[axis] - size) // step + 1
     index = b.map("add", b.iota((count, 1), 0, DType.I32, 0, step), b.iota((1, size), 1, DType.I32))
@@ -162,7 +162,7 @@ def unfold_tensor(b: LowerContext, x: Value, *, dim: int = -1, size: int, step: 
 def ngram_repeat_block(b: LowerContext, input_ids: Value, scores: Value, *, ngram_size: int) -> Value:
     """NGramRepeatBlock of ONNX Runtime: -inf for each token that would end an n-gram which ``input_ids [B, S]`` holds already."""
     if ngram_size < 1:
-        raise Unsupported(f"ngram_size {ngram_size}")
+        raise Unsupported(f"an ngram_size of {ngram_size} is not supported")
     length = input_ids.shape[1]
     if not at_least(length, ngram_size):
         return scores

@@ -7,6 +7,7 @@ rounded by the caller. Written to be read against :mod:`onnx_vulkan.program.ir`,
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +100,7 @@ def _conv(ev: Evaluator, instr: Instr, x: Tensor, w: Tensor) -> Tensor:
             spread = np.repeat(cells, m // groups, axis=-1)
             total += spread * w[tap][0]
         else:
-            by_group = np.moveaxis(cells.reshape(*shape, groups, per_group), -2, 0).reshape(groups, -1, per_group)
+            by_group = np.moveaxis(cells.reshape(*shape, groups, per_group), -2, 0).reshape(groups, math.prod(shape), per_group)
             weights = np.moveaxis(w[tap].reshape(per_group, groups, m // groups), 1, 0)
             part = product_of(by_group, weights).reshape(groups, *shape, m // groups)
             total += np.moveaxis(part, 0, -2).reshape(*shape, m)
@@ -117,8 +118,10 @@ def _conv_transpose(ev: Evaluator, instr: Instr, x: Tensor, w: Tensor) -> Tensor
     whole = [(e - 1) * s + (k - 1) * d + 1 for e, s, k, d in zip(extents, a["strides"], kernel, a["dilations"], strict=True)]
     total = np.zeros((n, *(max(f, 0) for f in whole), groups * per_group), acc)
     for tap in itertools.product(*(range(k) for k in kernel)):
-        by_group = np.moveaxis(x.reshape(n, *extents, groups, c // groups), -2, 0).reshape(groups, -1, c // groups)
-        part = product_of(by_group, w[tap].reshape(groups, c // groups, per_group))
+        by_group = np.moveaxis(x.reshape(n, *extents, groups, c // groups), -2, 0)
+        part = product_of(
+            by_group.reshape(groups, n * math.prod(extents), c // groups), w[tap].reshape(groups, c // groups, per_group)
+        )
         part = np.moveaxis(part.reshape(groups, n, *extents, per_group), 0, -2).reshape(n, *extents, groups * per_group)
         cut = [
             slice(t * d, t * d + (e - 1) * s + 1, s)
