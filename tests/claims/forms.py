@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import onnx
-from onnx_vulkan.dtypes import DType
+from onnx_vulkan.dtypes import NUMERIC, DType
 from onnx_vulkan.graph import Array
 from onnx_vulkan.lower.registry import LOWERINGS, MAX_OPSET
 from onnxruntime.capi import _pybind_state
@@ -48,7 +48,7 @@ class Choices(Protocol):
 
 @dataclass(frozen=True)
 class Slot:
-    """One formal input or output of an operator: its name, the element types that it may have, and the variable that names them."""
+    """One formal input or output: its name, the element types that it may have, and the variable that names them."""
 
     name: str
     dtypes: frozenset[DType]
@@ -81,7 +81,7 @@ class Operator:
         return self.inputs[i].dtypes
 
 
-_NAMES = {f"tensor({t.onnx_name.replace('float32', 'float').replace('float64', 'double')})": t for t in DType}
+_NAMES = {f"tensor({t.onnx_name.replace('float32', 'float').replace('float64', 'double')})": t for t in NUMERIC}
 
 
 def _slots(formals: Any, constraints: Any, type_of: str) -> tuple[Slot, ...]:
@@ -108,6 +108,8 @@ def operators() -> dict[str, list[Operator]]:
         known = schemas.get((domain, name), {})
         starts = sorted(known)
         read = sorted({v for e in entries for v in e.versions})
+        if domain not in ("", "com.microsoft"):
+            continue
         for version in read:
             if version not in known:
                 continue

@@ -13,11 +13,12 @@ from onnx import helper, numpy_helper
 from onnx_vulkan.graph import Array
 from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT
 from recipes_basic import BASIC, generic
+from recipes_ms import CONTRIB
 from recipes_nn import NN
 
 __all__ = ["ModelCase", "make_model", "make_sizes", "recipe_of"]
 
-RECIPES: dict[str, Recipe] = BASIC | NN
+RECIPES: dict[str, Recipe] = BASIC | NN | CONTRIB
 
 JUMPS = re.compile(
     "Arg|Cast|Equal|Less|Greater|Floor|Ceil|Round|Sign|IsInf|IsNaN|Mod|TopK|Quantize|OneHot|Hardmax|MaxPool|Shrink|Thresholded|"
@@ -32,6 +33,10 @@ KEEPS = re.compile(
 """Operators that give the same bits everywhere when their inputs are exact."""
 
 
+CRASHES = {"com.microsoft::QLinearWhere"}
+"""Operators with which ONNX Runtime's CPU EP may take its process down (scales that are no constants)."""
+
+
 @dataclass(frozen=True, eq=False)
 class ModelCase:
     """A model, what it is fed, and what it is made of in words. ``expected``: what its nodes gave one by one, where they did."""
@@ -40,6 +45,8 @@ class ModelCase:
     feeds: dict[str, Array]
     label: str
     expected: list[Array] | None = None
+    doubtful: bool = False
+    """It may not be valid, and ONNX Runtime's own operators do not check: its CPU EP must not run it."""
 
 
 class _Tape:
@@ -99,6 +106,7 @@ class _Builder:
         self.read: set[str] = set()
         self.words: list[str] = []
         self.opset = 0
+        self.doubtful = False
 
     def operator(self, labels: Sequence[str]) -> Operator:
         """One of *labels* in one of its versions; newer ones more often."""
@@ -130,6 +138,7 @@ class _Builder:
     def add(self, op: Operator, form: Form) -> list[str]:
         """Adds a node. Returns its outputs' names ("" for one that is left out)."""
         k = len(self.nodes)
+        self.doubtful |= (bool(op.domain) and op.label not in RECIPES) or op.label in CRASHES
         wanted = form.outputs
         while not wanted[-1]:
             wanted = wanted[:-1]
@@ -159,7 +168,7 @@ class _Builder:
         domains = sorted({n.domain for n in self.nodes if n.domain})
         imports = [helper.make_opsetid("", self.opset), *(helper.make_opsetid(d, 1) for d in domains)]
         model = helper.make_model(graph, opset_imports=imports, ir_version=10)
-        return ModelCase(model, self.feeds, "; ".join(self.words), expected)
+        return ModelCase(model, self.feeds, "; ".join(self.words), expected, self.doubtful)
 
 
 def make_model(

@@ -13,8 +13,8 @@ from onnx_vulkan.dtypes import NUMERIC, REAL, DType
 __all__ = ["BASIC", "generic"]
 
 SPANS = {
-    "Acos": (-1, 1), "Asin": (-1, 1), "Atanh": (-0.98, 0.98), "Acosh": (1, 6), "Log": (0.02, 9), "Sqrt": (0, 9), "Tan": (-1.4, 1.4),
-    "Reciprocal": (0.2, 5), "ReduceLogSum": (0.1, 3),
+    "Acos": (-1, 1), "Asin": (-1, 1), "Atanh": (-0.98, 0.98), "Acosh": (1, 6), "Log": (0.02, 9), "Sqrt": (0, 9),
+    "Tan": (-1.4, 1.4), "Reciprocal": (0.2, 5), "ReduceLogSum": (0.1, 3),
 }  # fmt: skip
 FLOAT_VALUES = (0.5, 1.0, 0.1, -0.5, 2.0, 0.0)
 VALUES: dict[str, Sequence[Any]] = {
@@ -33,6 +33,8 @@ VALUES: dict[str, Sequence[Any]] = {
     "num_groups": (1, 2, 4),
 }
 """What attributes of these names may be, for operators without a recipe."""
+
+PYTHON = {"FLOAT": float, "INT": int, "STRING": str, "INTS": list, "FLOATS": list}
 
 
 def generic(d: Draw, op: Operator) -> Form:
@@ -66,8 +68,9 @@ def generic(d: Draw, op: Operator) -> Form:
     for name, (kind, required) in op.attributes.items():
         if not (required or d.chance(50)):
             continue
-        if name in VALUES:
-            attributes[name] = d.pick(VALUES[name])
+        fit = [v for v in VALUES.get(name, ()) if isinstance(v, PYTHON[kind])] if kind in PYTHON else []
+        if fit:
+            attributes[name] = d.pick(fit)
         elif kind == "FLOAT":
             attributes[name] = d.pick(FLOAT_VALUES)
         elif kind == "INT":
@@ -83,6 +86,8 @@ def unary(d: Draw, op: Operator) -> Form:
     d.special = d.chance(20)
     x = d.tensor(op.dtypes(), span=SPANS.get(op.name, (-3, 3)))
     values = {k: VALUES.get(k, FLOAT_VALUES if kind == "FLOAT" else ()) for k, (kind, _) in op.attributes.items()}
+    if op.name == "Celu":  # it divides by alpha
+        values["alpha"] = (0.5, 1.0, 2.0)
     return Form([x], d.some(**{k: v for k, v in values.items() if v}))
 
 
@@ -333,7 +338,7 @@ def pad(d: Draw, op: Operator) -> Form:
         if mode == "constant" and d.chance(10):
             pads[-1] = -min(n // 2, 2)
     attributes = {"mode": mode} if mode != "constant" or d.chance(50) else {}
-    if op.version < 11:
+    if op.version < 11 and not op.domain:
         return Form([x], attributes | {"paddings" if op.version == 1 else "pads": pads} | d.some(value=(1.5, 0.0)))
     value = d.maybe(lambda: Given(d.data(x.dtype, ()), host=d.chance(50)), 50)
     return Form([x, d.numbers(pads), value, d.numbers(axes) if axes != list(range(x.rank)) else None], attributes)
@@ -589,7 +594,8 @@ BASIC: dict[str, Recipe] = {
     "EyeLike": eye_like, "BlackmanWindow": window, "HammingWindow": window, "HannWindow": window, "MelWeightMatrix": mel_weights,
     "Dropout": dropout, "DynamicQuantizeLinear": identity,
 }  # fmt: skip
-for _name in "Add Sub Mul Div Pow Mod Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor BitShift BitwiseAnd BitwiseOr BitwiseXor".split():
+for _name in """Add Sub Mul Div Pow Mod Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor BitShift BitwiseAnd BitwiseOr
+    BitwiseXor""".split():
     BASIC[_name] = binary
 for _name in "Max Min Mean Sum".split():
     BASIC[_name] = variadic

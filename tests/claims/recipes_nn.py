@@ -8,7 +8,7 @@ import numpy as np
 from forms import Draw, Form, Given, Operator, Recipe, Skip
 from onnx_vulkan.dtypes import REAL, DType
 
-__all__ = ["NN"]
+__all__ = ["BYTES", "HALVES", "NN", "conv", "grid_sample", "raw", "scale_of"]
 
 SMALL = {"low": -1.5, "high": 1.5}
 BYTES = (DType.U8, DType.I8)
@@ -61,19 +61,19 @@ def mat_mul_integer(d: Draw, op: Operator) -> Form:
     t, u = d.pick(BYTES), d.pick(BYTES)
     m, k, n = d.extent(1, 17), d.extent(1, 40), d.extent(1, 17)
     lead = d.shape(d.int(0, 2), 1, 3)
-    x, y = _raw(d, t, (*lead, m, k)), _raw(d, u, (*lead[d.int(0, len(lead)) :], k, n))
-    zero = d.maybe(lambda: _raw(d, t, d.pick([(), (1,)])), 60)
-    per_column = _raw(d, u, d.pick([(), (1,), (n,)]))
+    x, y = raw(d, t, (*lead, m, k)), raw(d, u, (*lead[d.int(0, len(lead)) :], k, n))
+    zero = d.maybe(lambda: raw(d, t, d.pick([(), (1,)])), 60)
+    per_column = raw(d, u, d.pick([(), (1,), (n,)]))
     return Form([x, y, zero, per_column if d.chance(60) else None])
 
 
-def _raw(d: Draw, t: DType, shape: Any) -> Given:
+def raw(d: Draw, t: DType, shape: Any) -> Given:
     """Any integers of the type."""
     info = np.iinfo(t.numpy)
     return Given(d.rng.integers(info.min, info.max, tuple(shape), t.numpy, endpoint=True))
 
 
-def _scale(d: Draw, shape: Any = (), t: DType = DType.F32) -> Given:
+def scale_of(d: Draw, shape: Any = (), t: DType = DType.F32) -> Given:
     return Given(d.rng.uniform(0.01, 0.3, tuple(shape)).astype(t.numpy), host=d.chance(50))
 
 
@@ -100,7 +100,7 @@ def _window(d: Draw, op: Operator, spatial: int, extents: tuple[int, ...], kerne
 
 
 def conv(d: Draw, op: Operator) -> Form:
-    spatial = d.pick([2, 2, 1, 3])
+    spatial = 2 if op.name.startswith("Nhwc") else d.pick([2, 2, 1, 3])
     t = d.dtype(op.dtypes() & REAL)
     group = d.pick([1, 1, 1, 2, 3])
     per, out_per = d.int(1, 4), d.int(1, 4)
@@ -117,19 +117,19 @@ def conv(d: Draw, op: Operator) -> Form:
     x_shape, w_shape = (n, group * per, *size), (group * out_per, per, *kernel)
     if op.name == "ConvInteger":
         u = d.pick(BYTES)
-        zeros = [d.maybe(lambda t=t: _raw(d, t, ())) for t in (t, u)]  # type: ignore[misc]
-        return Form([_raw(d, t, x_shape), _raw(d, u, w_shape), *zeros], attributes)
+        zeros = [d.maybe(lambda t=t: raw(d, t, ())) for t in (t, u)]  # type: ignore[misc]
+        return Form([raw(d, t, x_shape), raw(d, u, w_shape), *zeros], attributes)
     if op.name == "QLinearConv":
         u = d.pick(BYTES)
         y = d.pick(BYTES) if d.chance(10) else t
         per_channel = (group * out_per,) if d.chance(50) else ()
-        w_zero = Given(np.zeros(per_channel, u.numpy)) if u is DType.I8 or per_channel else _raw(d, u, per_channel)
+        w_zero = Given(np.zeros(per_channel, u.numpy)) if u is DType.I8 or per_channel else raw(d, u, per_channel)
         bias = d.maybe(lambda: Given(d.rng.integers(-500, 500, group * out_per).astype(np.int32)))
-        parts = [_raw(d, t, x_shape), _scale(d), _raw(d, t, ()), _raw(d, u, w_shape), _scale(d, per_channel), w_zero]
-        return Form([*parts, Given(np.array(1.7 + d.rng.random(), np.float32)), _raw(d, y, ()), bias], attributes)
+        parts = [raw(d, t, x_shape), scale_of(d), raw(d, t, ()), raw(d, u, w_shape), scale_of(d, per_channel), w_zero]
+        return Form([*parts, Given(np.array(1.7 + d.rng.random(), np.float32)), raw(d, y, ()), bias], attributes)
     x, w = d.like(t, x_shape), d.like(t, w_shape)
     inputs: list[Given | None] = [x, w, d.maybe(lambda: d.like(t, (group * out_per,)))]
-    if op.name == "FusedConv":
+    if op.name.endswith("FusedConv"):
         attributes |= d.some(activation=("Relu", "Tanh", "Sigmoid", "LeakyRelu", "Clip", "HardSigmoid"))
         activation = attributes.get("activation")
         if activation in ("LeakyRelu", "Clip", "HardSigmoid"):
@@ -381,9 +381,7 @@ def recurrent(d: Draw, op: Operator) -> Form:
         attributes["clip"] = 0.8
     if d.chance(30):
         names = {"RNN": 1, "GRU": 2, "LSTM": 3}[op.name] * ways
-        attributes["activations"] = [
-            d.pick(["Tanh", "Sigmoid", "Relu", "HardSigmoid", "Softsign", "Softplus"]) for _ in range(names)
-        ]
+        attributes["activations"] = [d.pick(["Tanh", "Sigmoid", "Relu", "HardSigmoid", "Softsign"]) for _ in range(names)]
     flags = tuple(d.chance(70) for _ in range(3 if op.name == "LSTM" else 2))
     return Form(inputs, attributes, flags if any(flags) else (True,))
 
@@ -396,21 +394,21 @@ def quantize(d: Draw, op: Operator) -> Form:
     y = d.dtype(slot)
     scale_type = x.dtype if x.dtype.is_float else DType.F32
     shape, attributes = _granularity(d, op, x)
-    zero = d.maybe(lambda: _raw(d, y, shape) if y is not DType.I32 else Given(np.zeros(shape, np.int32)), 75)
+    zero = d.maybe(lambda: raw(d, y, shape) if y is not DType.I32 else Given(np.zeros(shape, np.int32)), 75)
     if zero is None and y is not DType.U8 and "output_dtype" in op.attributes:
         attributes["output_dtype"] = y.value
-    return Form([x, _scale(d, shape, scale_type), zero], attributes)
+    return Form([x, scale_of(d, shape, scale_type), zero], attributes)
 
 
 def dequantize(d: Draw, op: Operator) -> Form:
     t = d.dtype(op.dtypes() & REAL)
-    x = Given(_raw(d, t, d.shape(d.int(1, 4), 1, 12)).array)
+    x = Given(raw(d, t, d.shape(d.int(1, 4), 1, 12)).array)
     if t is DType.I32:
         x.array = x.array % 1000
     shape, attributes = _granularity(d, op, x)
     scale_type = d.dtype(op.dtypes(1) & frozenset({DType.F32, DType.F16, DType.BF16}))
-    zero = d.maybe(lambda: _raw(d, t, shape) if t is not DType.I32 else Given(np.zeros(shape, np.int32)), 60)
-    return Form([x, _scale(d, shape, scale_type), zero], attributes)
+    zero = d.maybe(lambda: raw(d, t, shape) if t is not DType.I32 else Given(np.zeros(shape, np.int32)), 60)
+    return Form([x, scale_of(d, shape, scale_type), zero], attributes)
 
 
 def _granularity(d: Draw, op: Operator, x: Given) -> tuple[tuple[int, ...], dict[str, Any]]:
@@ -429,47 +427,47 @@ def q_mat_mul(d: Draw, op: Operator) -> Form:
     t = d.pick(BYTES)
     m, k, n = d.extent(1, 17), d.extent(1, 40), d.extent(1, 17)
     lead = d.shape(d.int(0, 2), 1, 3)
-    x, y = _raw(d, t, (*lead, m, k)), _raw(d, t, (*lead, k, n))
+    x, y = raw(d, t, (*lead, m, k)), raw(d, t, (*lead, k, n))
     s = [Given(np.array(v, np.float32)) for v in (0.03, 0.07, 1.1 + d.rng.random())]
-    z = [_raw(d, t, ()) for _ in range(3)]
+    z = [raw(d, t, ()) for _ in range(3)]
     return Form([x, s[0], z[0], y, s[1], z[1], s[2], z[2]])
 
 
 def q_binary(d: Draw, op: Operator) -> Form:
     t = d.pick(BYTES)
-    x = _raw(d, t, d.shape(d.int(1, 4), 1, 12))
-    y = _raw(d, t, d.partner(x, grow=False).shape)
-    s, z = [_scale(d) for _ in range(3)], [_raw(d, t, ()) for _ in range(3)]
+    x = raw(d, t, d.shape(d.int(1, 4), 1, 12))
+    y = raw(d, t, d.partner(x, grow=False).shape)
+    s, z = [scale_of(d) for _ in range(3)], [raw(d, t, ()) for _ in range(3)]
     return Form([x, s[0], z[0], y, s[1], z[1], s[2], z[2]])
 
 
 def q_unary(d: Draw, op: Operator) -> Form:
     t = d.pick(BYTES)
-    x = _raw(d, t, d.shape(d.int(1, 4), 1, 12))
-    out = Given(np.array(1 / 256, np.float32)) if op.name == "QLinearSigmoid" else _scale(d)
-    return Form([x, _scale(d), _raw(d, t, ()), out, _raw(d, t, ())], d.only(op, {"alpha": 0.1}))
+    x = raw(d, t, d.shape(d.int(1, 4), 1, 12))
+    out = Given(np.array(1 / 256, np.float32)) if op.name == "QLinearSigmoid" else scale_of(d)
+    return Form([x, scale_of(d), raw(d, t, ()), out, raw(d, t, ())], d.only(op, {"alpha": 0.1}))
 
 
 def q_pool(d: Draw, op: Operator) -> Form:
     t = d.pick(BYTES)
     last = d.chance(30)
     n, c, h, w = d.extent(1, 3), d.extent(1, 6), d.extent(3, 9), d.extent(3, 9)
-    x = _raw(d, t, (n, h, w, c) if last else (n, c, h, w))
+    x = raw(d, t, (n, h, w, c) if last else (n, c, h, w))
     attributes: dict[str, Any] = {"channels_last": int(last)}
     if op.name == "QLinearAveragePool":
         kernel = [d.int(1, 3), d.int(1, 3)]
         attributes |= _window(d, op, 2, (h, w), kernel) | {"kernel_shape": kernel} | d.some(count_include_pad=(0, 1))
-    return Form([x, _scale(d), _raw(d, t, ()), _scale(d), _raw(d, t, ())], attributes)
+    return Form([x, scale_of(d), raw(d, t, ()), scale_of(d), raw(d, t, ())], attributes)
 
 
 def q_concat(d: Draw, op: Operator) -> Form:
     t = d.pick(BYTES)
     shape = d.shape(d.int(1, 4), 1, 6)
     axis = d.axis(len(shape))
-    parts: list[Given | None] = [_scale(d), _raw(d, t, ())]
+    parts: list[Given | None] = [scale_of(d), raw(d, t, ())]
     for _ in range(d.int(1, 3)):
         size = [d.extent(1, 5) if i == axis % len(shape) else e for i, e in enumerate(shape)]
-        parts += [_raw(d, t, size), _scale(d), _raw(d, t, ())]
+        parts += [raw(d, t, size), scale_of(d), raw(d, t, ())]
     return Form(parts, {"axis": axis})
 
 
@@ -477,13 +475,13 @@ def q_gemm(d: Draw, op: Operator) -> Form:
     t = d.pick(BYTES)
     m, k, n = d.extent(1, 17), d.extent(1, 40), d.extent(1, 17)
     attributes = d.some(transA=(0, 1), transB=(0, 1))
-    x = _raw(d, t, (k, m) if attributes.get("transA") else (m, k))
-    y = _raw(d, t, (n, k) if attributes.get("transB") else (k, n))
+    x = raw(d, t, (k, m) if attributes.get("transA") else (m, k))
+    y = raw(d, t, (n, k) if attributes.get("transB") else (k, n))
     c = d.maybe(lambda: Given(d.rng.integers(-500, 500, (n,)).astype(np.int32)))
-    inputs: list[Given | None] = [x, Given(np.array(0.03, np.float32)), _raw(d, t, ()), y, Given(np.array(0.07, np.float32))]
-    inputs += [_raw(d, t, ()), c]
+    inputs: list[Given | None] = [x, Given(np.array(0.03, np.float32)), raw(d, t, ()), y, Given(np.array(0.07, np.float32))]
+    inputs += [raw(d, t, ()), c]
     if d.chance(70):
-        inputs += [Given(np.array(1.1 + d.rng.random(), np.float32)), _raw(d, t, ())]
+        inputs += [Given(np.array(1.1 + d.rng.random(), np.float32)), raw(d, t, ())]
     return Form(inputs, attributes)
 
 
@@ -525,7 +523,7 @@ def resize(d: Draw, op: Operator) -> Form:
             axes = list(range(2, rank))
             attributes["axes"] = axes
     if crop:
-        roi = d.host([0.1] * len(axes) + [0.8] * len(axes), DType.F32)
+        roi = d.host([0.0 if a < 2 else 0.1 for a in axes] + [1.0 if a < 2 else 0.8 for a in axes], DType.F32)
     by_sizes = d.chance(40)
     if by_sizes:
         sizes = [x.shape[a] if a < 2 else d.extent(1, 12) for a in axes]

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 
+import pytest
+from disagreements import KNOWN
 from forms import Skip, operators
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from random_model import make_sizes
+from random_values import SeededChoices
 from verdict import Verdict, judge, on_cpu
 
 THOROUGH = os.environ.get("ONNX_VULKAN_THOROUGH") == "1"
@@ -43,3 +46,21 @@ def test_claimed_implies_runs_and_agrees(data: st.DataObject, nodes: int) -> Non
         return
     judged = judge(cases)
     assert judged.verdict is not Verdict.WRONG, f"{cases[0].label}\n{judged.text}"
+
+
+@pytest.mark.parametrize("label", operators())
+def test_operator(label: str) -> None:
+    """A few nodes of each operator through the interpreter, which costs milliseconds."""
+    for seed in range(40 if THOROUGH else 4):
+        try:
+            cases = make_sizes(SeededChoices(seed), [label], 1, on_cpu)
+        except Skip:
+            continue
+        judged = judge(cases, "interpreter")
+        assert judged.verdict is not Verdict.WRONG, f"seed {seed}: {cases[0].label}\n{judged.text}"
+
+
+def test_disagreements_are_told_once() -> None:
+    patterns = [(known.judge, known.pattern) for known in KNOWN]
+    assert len(set(patterns)) == len(patterns)
+    assert all(known.judge in ("cpu", "reference") and len(known.reason.split()) > 2 for known in KNOWN)

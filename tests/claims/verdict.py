@@ -37,6 +37,8 @@ TOLERANCES = {
 IN_FLOAT32 = re.compile(r"(Group|Layer|RMS|SimplifiedLayer)Normalization")
 """Operators whose first stage is float32 by the specification (``stash_type``), whatever the tensors are."""
 
+onnxruntime.set_default_logger_severity(4)
+
 Answer = list[Array] | None
 Run = Callable[[dict[str, Array]], list[Array]]
 
@@ -67,6 +69,8 @@ class _Cpu:
         options.intra_op_num_threads = 1
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         self.session = None
+        if case.doubtful:
+            return
         try:
             self.session = onnxruntime.InferenceSession(
                 case.model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
@@ -114,7 +118,7 @@ def judge(cases: Sequence[ModelCase], door: str = "standalone") -> Judged:
     try:
         run, close = _open(first, door)
     except RefusedError as error:
-        return _reasons(error)
+        return _reasons(error, first)
     except _NotForUs as error:
         return Judged(Verdict.REFUSED, str(error))
     except OnnxVulkanError as error:
@@ -163,9 +167,11 @@ def _open(case: ModelCase, door: str) -> tuple[Run, Callable[[], None]]:
     return lambda feeds: run_with_values(session, feeds), lambda: None
 
 
-def _reasons(error: RefusedError) -> Judged:
-    """A refusal, when each of its reasons is a sentence."""
+def _reasons(error: RefusedError, case: ModelCase) -> Judged:
+    """A refusal, when each of its reasons is a sentence. A model that nobody runs may trip a lowering."""
     for r in error.refusals:
+        if "internal error" in r.reason and on_cpu(case) is None:
+            return Judged(Verdict.INVALID, r.reason)
         if r.check not in ("opset", "dtype", "kernel") or len(r.reason.split()) < 3 or "internal error" in r.reason:
             return Judged(Verdict.WRONG, f"a refusal without a good reason: {r}")
     return Judged(Verdict.REFUSED, "; ".join(f"{r.op_type} ({r.check}): {r.reason}" for r in error.refusals))
@@ -222,7 +228,8 @@ def difference(case: ModelCase, got: list[Array], expected: list[Array]) -> str:
     """What is wrong with the outputs, or nothing."""
     if len(got) != len(expected):
         return f"{len(got)} outputs, expected {len(expected)}"
-    coarse = [t for t in (DType.of(a.dtype) for a in (*case.feeds.values(), *expected)) if t.is_float]
+    named = {t for t in TOLERANCES if re.search(rf"\b{t.onnx_name}\[", case.label)}
+    coarse = [*named, *(t for t in (DType.of(b.dtype) for b in expected) if t.is_float)]
     if IN_FLOAT32.search(case.label):
         coarse.append(DType.F32)
     for i, (a, b) in enumerate(zip(got, expected, strict=True)):
