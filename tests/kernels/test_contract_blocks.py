@@ -97,3 +97,29 @@ def test_a_table(m: int) -> None:
     instr = b.instrs.pop()
     (parts,) = interpret(b.finish(DECOMPOSITIONS["contract_blocks"](b, instr) or ()), feeds)
     np.testing.assert_allclose(parts, whole, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("m", "indexed", "zero"), [(1, True, "packed"), (20, False, ""), (20, True, "float")])
+@pytest.mark.parametrize(("bits", "block", "k"), [(4, 32, 72), (8, 0, 36), (4, 0, 40), (2, 0, 48)])
+def test_batches(bits: int, block: int, k: int, indexed: bool, m: int, zero: str) -> None:
+    """Five products with the matrix of their number or of an index, in blocks or with one scale a row."""
+    matrices, n, blocks = 3 if indexed else 5, 20, -(-k // block) if block else 1
+    length = blocks * block if block else k
+    feeds: dict[str, Array] = {
+        "x": RNG.standard_normal((5, m, k)).astype(np.float32),
+        "q": RNG.integers(0, 256, (matrices, n, length * bits // 8)).astype(np.uint8),
+        "scales": RNG.uniform(0.01, 0.1, (matrices, n, blocks)).astype(np.float32),
+    }
+    if zero:
+        packed = RNG.integers(0, 256, (matrices, n, -(-blocks * bits // 8))).astype(np.uint8)
+        feeds["zero"] = packed if zero == "packed" else RNG.uniform(0, 4, (matrices, n, blocks)).astype(np.float32)
+    if indexed:
+        feeds["index"] = np.array([2, 0, 2, 1, 0], np.int32)
+    b = Builder()
+    v = {name: b.input(name, DType.of(a.dtype), a.shape) for name, a in feeds.items()}
+    y = contract_blocks(b, v["x"], v["q"], v["scales"], v.get("zero"), bits=bits, block=block, index=v.get("index"))
+    check_program(b, [y], feeds, atol=1e-3, rtol=1e-4)
+    (whole,) = interpret(b.finish([y]), feeds)
+    instr = b.instrs.pop()
+    (parts,) = interpret(b.finish(DECOMPOSITIONS["contract_blocks"](b, instr) or ()), feeds)
+    np.testing.assert_allclose(parts, whole, atol=1e-3, rtol=1e-5)

@@ -6,6 +6,7 @@ skinny kernel, which is bound by what it has on its way from memory, takes up to
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,28 +27,45 @@ __all__ = ["PackedMatrix", "contract_blocks_step"]
 
 @dataclass(frozen=True, slots=True)
 class PackedMatrix:
-    """The right-hand side ``rows x depth`` of a ``contract_blocks``, an operand like :class:`Matrix`.
+    """The right-hand side of a ``contract_blocks``, an operand like :class:`Matrix`: ``rows x depth``, or ``matrices`` of them.
 
-    A row is ``blocks`` blocks of ``block`` elements of ``bits`` bits. Words of 32 bits are whole quads, since a block is at least
-    4 bytes.
+    A row is ``blocks`` blocks of ``block`` elements of ``bits`` bits, or one of ``depth`` elements where ``block`` is 0. Rows are
+    whole 32-bit words, and those whole quads. Product z reads matrix z, or the one that ``index`` names.
     """
 
     packed: Value
     scales: Value
     zero_points: Value | None
+    index: Value | None
+    matrices: Extent
     rows: Extent
-    blocks: Extent
+    depth: Extent
     block: int
     bits: int
     table: tuple[float, ...] | None
 
     @property
+    def blocks(self) -> Extent:
+        return self.scales.shape[-1]
+
+    @property
+    def length(self) -> Extent:
+        """Elements of a row, with what fills its last block."""
+        return self.blocks * self.block if self.block else self.depth
+
+    @property
+    def shift(self) -> int:
+        """The number of the element k's block is ``k >> shift``."""
+        return self.block.bit_length() - 1 if self.block else 31
+
+    @property
     def leaves(self) -> tuple[Value, ...]:
-        return (self.packed, self.scales, *((self.zero_points,) if self.zero_points is not None else ()))
+        return (self.packed, self.scales, *(v for v in (self.zero_points, self.index) if v is not None))
 
     @property
     def grain(self) -> int:
-        return min(self.block, 32, 128 // self.bits)
+        most = min(self.block or 32, 32, 128 // self.bits)
+        return most if self.block else math.gcd(most, self.depth) if isinstance(self.depth, int) else 32 // self.bits
 
     def mode(self, at: At) -> int:
         """Quads run along K."""
@@ -71,7 +89,7 @@ class PackedMatrix:
         bits, grain = self.bits, self.grain
         words = grain * bits // 32
         vector = f"uvec{words}" if words > 1 else "uint"
-        blocks, shift = params.word(self.blocks), params.word(self.block.bit_length() - 1)
+        blocks, shift = params.word(self.blocks), params.word(self.shift)
         part = f"w.bits[j * {4 * bits} >> 5]" if words > 1 else "w.bits"
         return f"""#define W_RUN {grain // 4}
 layout(buffer_reference, scalar, buffer_reference_align = {4 * words}) readonly restrict buffer w_Runs {{
@@ -83,11 +101,11 @@ struct W_BLOCK {{
     T scale;
 }};
 W_BLOCK w_block(int row, int k, int k_end) {{
-    row = min(row, {params.word(self.rows)} - 1);
-    int at = min(k, {params.word(self.blocks * self.block)} - {grain});
+    row = w_first + min(row, {params.word(self.rows)} - 1);
+    int at = min(k, {params.word(self.length)} - {grain});
     int block = at >> {shift};
     W_BLOCK w;
-    w.bits = w_Runs({params.read(self.packed)}).v[row * {params.word(self.blocks * (self.block // grain))} + at / {grain}];
+    w.bits = w_Runs({params.read(self.packed)}).v[row * {params.word(self.length // grain)} + at / {grain}];
     w.zero = {self._zero(params, blocks)};
     w.scale = k < k_end ? {self._scale(params, blocks)} : T(0);
     return w;
@@ -106,16 +124,18 @@ T4 w_values(W_BLOCK w, int j) {{
     def functions(self, params: Params, name: str) -> str:
         """``{name}_begin(int z)`` and ``T4 {name}_quad(int row, int k, int k_end)``, as :meth:`Matrix.functions` gives them."""
         bits, pointer = self.bits, params.read(self.packed)
-        blocks, words = params.word(self.blocks), params.word(self.blocks * (self.block * bits // 32))
-        shift = params.word(self.block.bit_length() - 1)
+        blocks, words, shift = params.word(self.blocks), params.word(self.length * bits // 32), params.word(self.shift)
         return f"""{self._table()}
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer {name}_Words {{
     uint v[];
 }};
-void {name}_begin(int z) {{}}
+int {name}_first;
+void {name}_begin(int z) {{
+    {name}_first = {self._first(params)};
+}}
 T4 {name}_quad(int row, int k, int k_end) {{
-    row = min(row, {params.word(self.rows)} - 1);
-    int at = min(k, {params.word(self.blocks * self.block)} - 4);
+    row = {name}_first + min(row, {params.word(self.rows)} - 1);
+    int at = min(k, {params.word(self.length)} - 4);
     int block = at >> {shift};
     uint word = {name}_Words({pointer}).v[row * {words} + (at * {bits} >> 5)] >> (at * {bits} & 31);
     T zero = {self._zero(params, blocks)};
@@ -123,6 +143,17 @@ T4 {name}_quad(int row, int k, int k_end) {{
     return mix(T4(0), q, lessThan(ivec4(k, k + 1, k + 2, k + 3), ivec4(k_end)));
 }}
 """
+
+    def _first(self, params: Params) -> str:
+        """The first row of product ``z``. An index is the maker's to keep inside; here it stays inside whatever it is."""
+        if self.matrices == 1 and self.index is None:
+            return "0"
+        z = (
+            "z"
+            if self.index is None
+            else f"int(min(uint({params.read(self.index)}.v[z]), uint({params.word(self.matrices)} - 1)))"
+        )
+        return f"{z} * {params.word(self.rows)}"
 
     def _zero(self, params: Params, blocks: str) -> str:
         """The zero point of ``block`` of ``row``."""
@@ -134,26 +165,40 @@ T4 {name}_quad(int row, int k, int k_end) {{
         pointer = params.read(v)
         if v.dtype is not DType.U8:
             return "T(" + unpack(v.dtype, f"{pointer}.v[row * {blocks} + block]") + ")"
-        row = params.word(v.shape[1])
+        row = params.word(v.shape[-1])
         return f"T((uint({pointer}.v[row * {row} + (block * {bits} >> 3)]) >> (block * {bits} & 7)) & {(1 << bits) - 1}u)"
 
 
 def refusal(instr: Instr) -> str | None:
-    """Why a product of these dtypes cannot be run, or None."""
-    x, _, scales, *zero = instr.inputs
+    """Why a product of these dtypes and sizes cannot be run, or None."""
+    x, _, scales, *rest = instr.inputs
+    given: dict[str, Value] = dict(zip(instr.attrs["present"], rest, strict=True))
     floats = FLOATS - {DType.F64}
-    bad = [v for v in (x, scales, instr.out) if v.dtype not in floats] + [v for v in zero if v.dtype not in floats | {DType.U8}]
-    return f"a product of {bad[0].dtype.onnx_name} with weights in blocks is not supported" if bad else None
+    bad = [v for v in (x, scales, instr.out) if v.dtype not in floats]
+    if (zero := given.get("zero_points")) is not None and zero.dtype not in floats | {DType.U8}:
+        bad.append(zero)
+    if bad:
+        return f"a product of {bad[0].dtype.onnx_name} with weights in blocks is not supported"
+    depth = x.shape[-1]
+    if not instr.attrs["block"] and (not isinstance(depth, int) or depth * instr.attrs["bits"] % 32):
+        return f"rows of {depth} packed elements are no whole words"
+    return None
 
 
 @family("contract_blocks", refusal, views=frozenset({0}), epilogue=True)
 def contract_blocks_step(group: Group) -> ContractStep:
-    """The step of a product ``[M, K] x [N, K]`` with packed weights."""
-    x, packed, scales, *zero = group.anchor.inputs
+    """The step of a product ``[M, K] x [N, K]`` with packed weights, or a batch of them."""
+    x, packed, scales, *rest = group.anchor.inputs
     a, out, attrs = group.view(0), group.anchor.out, group.anchor.attrs
-    rows, columns = out.shape
+    given: dict[str, Value] = dict(zip(attrs["present"], rest, strict=True))
+    rows, columns, depth = x.shape[-2], out.shape[-1], x.shape[-1]
+    batched = x.rank == 3
     weights = PackedMatrix(
-        packed, scales, zero[0] if zero else None, columns, scales.shape[1], attrs["block"], attrs["bits"], attrs["table"]
-    )
-    left = Matrix(a.leaf, a.offset, (), rows, a.strides[0], x.shape[1], a.strides[1])
-    return ContractStep(group, Sizes(1, rows, columns, x.shape[1]), left, weights, Destination([("m", (0,)), ("n", (1,))]))
+        packed, scales, given.get("zero_points"), given.get("index"), packed.shape[0] if batched else 1, columns, depth,
+        attrs["block"], attrs["bits"], attrs["table"],
+    )  # fmt: skip
+    batch = ((x.shape[0], a.strides[0]),) if batched else ()
+    left = Matrix(a.leaf, a.offset, batch, rows, a.strides[-2], depth, a.strides[-1])
+    sizes = Sizes(x.shape[0] if batched else 1, rows, columns, depth)
+    axes = [("m", (out.rank - 2,)), ("n", (out.rank - 1,))]
+    return ContractStep(group, sizes, left, weights, Destination([("z", (0,)), *axes] if batched else axes))

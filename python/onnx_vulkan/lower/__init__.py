@@ -21,6 +21,7 @@ from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its op
     integer,
     linear,
     matrices,
+    moe,
     movement,
     multi_head,
     ngrams,

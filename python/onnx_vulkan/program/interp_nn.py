@@ -297,17 +297,23 @@ def _fields(x: Tensor, bits: int, count: int) -> Tensor:
 
 
 def _contract_blocks(ev: Evaluator, instr: Instr, x: Tensor, packed: Tensor, scales: Tensor, *rest: Tensor) -> Tensor:
-    bits, block, table = instr.attrs["bits"], instr.attrs["block"], instr.attrs["table"]
-    if table is not None:
+    a = instr.attrs
+    given = dict(zip(a["present"], rest, strict=True))
+    depth = x.shape[-1]
+
+    def spread(v: Tensor) -> Tensor:
+        return np.repeat(v, a["block"] or depth, axis=-1)[..., :depth].astype(scales.dtype)
+
+    if a["table"] is not None:
         swapped = packed >> np.uint8(4) | packed << np.uint8(4)
-        w = np.array(table, scales.dtype)[_fields(swapped, bits, x.shape[1])]
-        return product_of(x, (w * np.repeat(scales, block, axis=1)[:, : x.shape[1]]).T)
-    w = _fields(packed, bits, x.shape[1]).astype(scales.dtype)
-    zero = rest[0] if rest else np.full_like(scales, 1 << (bits - 1))
-    if zero.dtype == np.uint8:
-        zero = _fields(zero, bits, scales.shape[1])
-    zero, scale = (np.repeat(v, block, axis=1)[:, : x.shape[1]].astype(scales.dtype) for v in (zero, scales))
-    return product_of(x, ((w - zero) * scale).T)
+        w = np.array(a["table"], scales.dtype)[_fields(swapped, 4, depth)]
+    else:
+        zero = given.get("zero_points", np.full_like(scales, 1 << (a["bits"] - 1)))
+        if zero.dtype == np.uint8:
+            zero = _fields(zero, a["bits"], scales.shape[-1])
+        w = _fields(packed, a["bits"], depth).astype(scales.dtype) - spread(zero)
+    w = w * spread(scales)
+    return product_of(x, np.swapaxes(w[given["index"]] if "index" in given else w, -1, -2))
 
 
 EVALUATORS: dict[str, Callable[..., Any]] = {
