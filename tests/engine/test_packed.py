@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,88 @@ def test_weights_take_as_much_device_memory_as_in_the_file(t: DType) -> None:
     np.testing.assert_allclose(y, x @ w, rtol=1e-4, atol=1e-3)
     packed, scales, points = k * n * t.bits // 8, 4 * n * (k // 64), n * (k // 64)
     assert packed <= uploaded <= packed + scales + points + x.nbytes + 4096
+
+
+@dataclass(frozen=True)
+class Form:
+    """A product with a dequantized weight. ``rows``: the weight is ``[N, K]``; ``op`` multiplies by it (Transpose: and MatMul);
+    ``scales`` block, tensor, column or depth (one an index of K); ``packed``: whether the product reads it packed."""
+
+    t: DType = DType.I4
+    op: str = "MatMul"
+    rows: bool = False
+    scales: str = "block"
+    zero: bool = True
+    depth: int = 100
+    block: int = 32
+    half: bool = False
+    packed: bool = True
+
+
+FORMS = [
+    Form(),
+    Form(DType.U4),
+    Form(DType.U2, zero=False),
+    Form(DType.I2, zero=False, depth=64, block=16),
+    Form(op="Gemm", rows=True),
+    Form(DType.U4, op="Transpose", rows=True),
+    Form(scales="tensor"),
+    Form(DType.U4, scales="column", depth=96),
+    Form(DType.U4, op="Gemm", rows=True, scales="column", zero=False),
+    Form(half=True),
+    Form(scales="depth", packed=False),
+    Form(block=25, packed=False),
+    Form(rows=True, op="Gemm", scales="blocks of columns", packed=False),
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda f: f"{f.t.onnx_name}-{f.op}-{f.scales}-{f.depth}-{f.block}-{f.half}")
+def test_products_read_packed_weights(form: Form) -> None:
+    """Against float64 numbers; what the composite cannot do is dequantized first."""
+    n, k = 48, form.depth
+    depth_axis = int(form.rows)
+    shape = (n, k) if form.rows else (k, n)
+    axis = 1 - depth_axis if "column" in form.scales else depth_axis
+    few: tuple[int, ...] = ()
+    if "block" in form.scales:
+        few = tuple(-(-e // form.block) if i == axis else e for i, e in enumerate(shape))
+    elif form.scales != "tensor":
+        few = (shape[axis],)
+    kind = np.float16 if form.half else np.float32
+    w, z, s = random(form.t, shape), random(form.t, few), (RNG.random(few) + 0.5).astype(kind)
+    weights = [numpy_helper.from_array(np.asarray(a), name) for a, name in ((w, "w"), (s, "s"), (z, "z"))]
+    blocked = {"block_size": form.block} if "block" in form.scales else {}
+    nodes = [helper.make_node("DequantizeLinear", ["w", "s", "z"] if form.zero else ["w", "s"], ["f"], axis=axis, **blocked)]
+    if form.op == "Gemm":
+        nodes.append(helper.make_node("Gemm", ["x", "f"], ["y"], transB=1))
+    else:
+        nodes += [helper.make_node("Transpose", ["f"], ["g"])] if form.rows else []
+        nodes.append(helper.make_node("MatMul", ["x", "g" if form.rows else "f"], ["y"]))
+    lead = ["m"] if form.op == "Gemm" else ["b", "m"]
+    real = DType.of(kind).value
+    made = model(nodes, [value("x", real, [*lead, k])], [value("y", real, [*lead, n])], weights)
+
+    def spread(a: Array) -> Array:
+        wide = a.astype(np.float64)
+        if blocked:
+            return np.take(np.repeat(wide, form.block, axis), range(shape[axis]), axis)
+        return np.expand_dims(wide, 1 - axis) if wide.ndim else wide
+
+    exact = (w.astype(np.float64) - (spread(z) if form.zero else 0)) * spread(s)
+    exact = exact.T if form.rows else exact
+    near = {"rtol": 1e-2, "atol": 0.1} if form.half else {"rtol": 1e-4, "atol": 1e-3}
+    x = RNG.standard_normal((5, k) if form.op == "Gemm" else (2, 5, k)).astype(kind)
+    graph, numbers = load(made.SerializeToString()), {"b": 2, "m": 5}
+    with Scope(None):
+        assert not lower_graph(graph, strict=False).refusals
+    with Scope(numbers):
+        program = lower_graph(graph).program
+        np.testing.assert_allclose(interpret(program, {"x": x}, numbers)[0], x.astype(np.float64) @ exact, **near)
+    assert ("contract_blocks" in {i.op for i in program.instrs}) is form.packed
+    if form in FORMS[:1]:
+        with Session.load(made.SerializeToString()) as session:
+            for few_rows in (x[:, :1], x):  # two structures may share what they read
+                np.testing.assert_allclose(session.run({"x": few_rows})["y"], few_rows.astype(np.float64) @ exact, **near)
 
 
 def test_weights_of_a_file_and_defaults(tmp_path: Path) -> None:

@@ -261,9 +261,9 @@ def test_constants_and_their_shapes_are_values_like_others() -> None:
 def test_a_weight_stays_packed_in_the_program() -> None:
     """What is read is the file's bytes; unpacked only where the numbers are used."""
     w = numpy_helper.from_array(np.resize(all_codes(DType.I4), (6, 8)), "w")
-    values = [helper.make_tensor_value_info("x", 1, ["n", 6]), helper.make_tensor_value_info("y", 1, ["n", 8])]
+    values = [helper.make_tensor_value_info("x", 1, ["n", 8]), helper.make_tensor_value_info("y", 1, ["n", 8])]
     scale = numpy_helper.from_array(np.float32(0.5), "s")
-    nodes = [helper.make_node("DequantizeLinear", ["w", "s"], ["f"]), helper.make_node("MatMul", ["x", "f"], ["y"])]
+    nodes = [helper.make_node("DequantizeLinear", ["w", "s"], ["f"]), helper.make_node("Add", ["x", "f"], ["y"])]
     graph = helper.make_graph(nodes, "weights", values[:1], values[1:], [w, scale])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     (packed,) = (v for v in claim(graph_of(model)).program.constants() if v.name.startswith("w"))

@@ -156,6 +156,7 @@ class _Driver:
         self.b = LowerContext()
         self.b.inline = self.inline
         self.b.forks = {}
+        self.b.weights = {}
         self.refusals: list[Refusal] = []
         self.troubles = 0  # refusals, those inside bodies included
         self.host_inputs: dict[str, None] = {}

@@ -8,6 +8,7 @@ from onnx_vulkan.dims import Extent, broadcast_extents, product, require_same
 from onnx_vulkan.dtypes import FLOATS, REAL, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.conv import BYTES, centred
+from onnx_vulkan.lower.dequantized import product_with_weight
 from onnx_vulkan.lower.registry import LowerContext, lowers
 from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder
@@ -25,6 +26,9 @@ def matmul(b: Builder, x: Value, y: Value) -> Value:
     """
     if x.rank == 0 or y.rank == 0:
         raise Unsupported("a scalar operand of a matrix product")
+    packed = product_with_weight(b, x, y)
+    if packed is not None:
+        return packed
     row, column = x.rank == 1, y.rank == 1
     if row:
         x = b.reshape(x, (1, *x.shape))
@@ -60,8 +64,10 @@ def gemm(b: Builder, x: Value, y: Value, c: Value | None, alpha: float, beta: fl
     if x.rank != 2 or y.rank != 2:
         raise Unsupported(f"Gemm operands of rank {x.rank} and {y.rank}")
     x = b.transpose(x, (1, 0)) if trans_a else x
-    y = b.transpose(y, (1, 0)) if trans_b else y
-    z = scaled(b, b.contract(x, y), alpha)
+    z = product_with_weight(b, x, y, bool(trans_b))
+    if z is None:
+        z = b.contract(x, b.transpose(y, (1, 0)) if trans_b else y)
+    z = scaled(b, z, alpha)
     if c is not None and beta != 0.0:
         c = scaled(b, c, beta)
         z = b.map("add", z, b.broadcast(c, z.shape))  # c never widens the result

@@ -21,6 +21,7 @@ from onnx_vulkan.dims import (
 )
 from onnx_vulkan.dtypes import ALL, NUMERIC, DType
 from onnx_vulkan.errors import ShapeMismatch, Unsupported
+from onnx_vulkan.lower.dequantized import note_transpose
 from onnx_vulkan.lower.reduction import host_axes
 from onnx_vulkan.lower.registry import Host, LowerContext, lowers
 from onnx_vulkan.program.ir import Value
@@ -139,7 +140,10 @@ def expand_dims(b: LowerContext, x: Value, axis: Host) -> Value:
 
 @lowers("Transpose", [1, *_VIEW_VERSIONS], _ANY)
 def transpose(b: LowerContext, x: Value, *, perm: list[int] | None = None) -> Value:
-    return b.transpose(x, perm if perm is not None else list(range(x.rank))[::-1])
+    y = b.transpose(x, perm if perm is not None else list(range(x.rank))[::-1])
+    if x.rank == 2 and y is not x:
+        note_transpose(b, x, y)
+    return y
 
 
 # ----------------------------------------------------------------------------------------------------------- repetition

@@ -21,6 +21,7 @@ from onnx_vulkan.lower.conv import (
     kernel_extents,
     plan_window,
 )
+from onnx_vulkan.lower.dequantized import Weight, note_weight
 from onnx_vulkan.lower.linear import requantize, scalar_or
 from onnx_vulkan.lower.norm import axis_of
 from onnx_vulkan.lower.registry import LowerContext, lowers
@@ -152,7 +153,12 @@ def _dequantized(x: Collection[DType], scale: Collection[DType] = _SCALES) -> di
 @lowers("DequantizeLinear", versions=[1], dtypes=_dequantized(_SHORTS_AND_4), domain="com.microsoft")
 @lowers("DequantizeLinear", versions=[10, 13], dtypes=_dequantized(BYTES))
 @lowers("DequantizeLinear", versions=[19], dtypes=_dequantized(_FLOATS8.union(BYTES)))
-@lowers("DequantizeLinear", versions=[21, 23, 24, 25, 28], dtypes=_dequantized(_QUANTIZED, _ANY_SCALES))
+@lowers(
+    "DequantizeLinear",
+    versions=[21, 23, 24, 25, 28],
+    dtypes=_dequantized(_QUANTIZED, _ANY_SCALES),
+    note="weights of 2 and 4 bits stay packed in MatMul and Gemm",
+)
 def dequantize_linear(
     b: LowerContext,
     x: Value,
@@ -171,7 +177,9 @@ def dequantize_linear(
     dtype = _dtype_attribute(output_dtype) or x_scale.dtype
     if dtype not in _SCALES:
         raise Unsupported(f"output_dtype {dtype.onnx_name} is not supported")
-    return b.cast(y, dtype)
+    y = b.cast(y, dtype)
+    note_weight(b, y, Weight(x, wide(b, x_scale), x_zero_point, axis_of(axis, x.rank) if x.rank > 1 else 0, block_size))
+    return y
 
 
 @lowers("DynamicQuantizeLinear", versions=[11], dtypes={"x": (DType.F32,)})

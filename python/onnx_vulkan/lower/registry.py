@@ -116,6 +116,8 @@ class LowerContext(Builder):
     """Lowers a body (If, Loop, Scan) in place: its inputs are bound to the operands, its outputs come back. Set by the driver."""
     forks: dict[tuple[str, Dim], None]
     """The undecided questions on which the types of later values hang, met while claiming. Kept by the driver."""
+    weights: dict[Value, Any]
+    """The values that are dequantized constants, with what they are made of (:mod:`onnx_vulkan.lower.dequantized`)."""
     demanded: bool = False
     """In an evaluation: whether something needs the result on the host. Else it declines what would pin the run's shapes."""
 
