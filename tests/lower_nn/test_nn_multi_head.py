@@ -116,6 +116,42 @@ def test_packed_operands(packed: str) -> None:
     assert_close(got, want, 1e-4, 1e-5)
 
 
+ORIGINS = RNG.integers(0, 2, (1, 2, 9)).astype(np.int32)
+SHARED: dict[str, tuple[int, dict[str, Any], Array | None, dict[str, Any]]] = {
+    "steps": (3, {"bias": True}, None, UNI),
+    "first steps": (3, {}, None, UNI),
+    "mask": (1, {"mask": bits(B, 5), "added": (B, N, 1, 5)}, None, {}),
+    "beams": (1, {"mask": bits(B, 5), "added": (1, N, 1, 5)}, ORIGINS, {}),
+}
+
+
+def shared(form: str) -> dict[str, Array | None]:
+    steps, given, origins, _ = SHARED[form]
+    rows = {"past": i32(0 if form == "first steps" else 4), "origins": origins}
+    return {**operands(steps, steps, 9, **given), **rows}
+
+
+@pytest.mark.parametrize("form", SHARED)
+def test_a_shared_buffer(form: str) -> None:
+    attributes = {"num_heads": N, **SHARED[form][3]}
+    check("MultiHeadAttention", 17, shared(form), attributes, outputs=3, domain="com.microsoft")
+
+
+def test_beams_are_refused_where_the_cpu_means_something_else() -> None:
+    for change in ({"m": i32(5, 4)}, {"ab": normal(B, N, 1, 5)}):
+        given = {**shared("beams"), **change}
+        model = model_of("MultiHeadAttention", 17, given, {"num_heads": N}, outputs=3, domain="com.microsoft")
+        assert refusals(graph_of(model))
+
+
+@pytest.mark.parametrize("past", [-1, 9])
+def test_rows_outside_a_shared_buffer_are_an_error(past: int) -> None:
+    given = {**shared("mask"), "past": i32(past), "m": None, "ab": None}
+    model = model_of("MultiHeadAttention", 17, given, {"num_heads": N}, outputs=3, domain="com.microsoft")
+    with pytest.raises(ShapeMismatch, match="past_sequence_length"):
+        run(graph_of(model), {k: v for k, v in given.items() if v is not None})
+
+
 def test_a_mask_of_another_length_is_an_error() -> None:
     given = operands(S, S, 4, mask=bits(B, S))
     model = model_of("MultiHeadAttention", 17, given, {"num_heads": N}, outputs=3, **FORM)
@@ -173,16 +209,11 @@ def test_attention(form: str) -> None:
     check("Attention", 17, inputs, {"num_heads": N, **attributes}, outputs=outputs, constants=("w", "b"), **FORM)
 
 
-@pytest.mark.parametrize("op", ["Attention", "MultiHeadAttention"])
-def test_what_needs_a_shared_buffer_is_refused(op: str) -> None:
-    extra = {"length": i32(2)}
-    if op == "Attention":
-        given = {**projected(past=4), **extra}
-        attributes = {"past_present_share_buffer": 1}
-    else:
-        given, attributes = {**operands(S, S, 4), **extra}, {}
-    (refusal,) = refusals(graph_of(model_of(op, 17, given, {"num_heads": N, **attributes}, outputs=2, **FORM)))
-    assert "past_present_share_buffer" in refusal.reason or "past_sequence_length" in refusal.reason
+def test_attention_with_a_shared_buffer_is_refused() -> None:
+    given = {**projected(past=4), "length": i32(2)}
+    attributes = {"num_heads": N, "past_present_share_buffer": 1}
+    (refusal,) = refusals(graph_of(model_of("Attention", 17, given, attributes, outputs=2, **FORM)))
+    assert "past_present_share_buffer" in refusal.reason
 
 
 def test_random_forms() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from onnx_vulkan.dims import Extent, is_one, require_at_least, require_same
+from onnx_vulkan.dims import Extent, is_one, require_same
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.attention import merge_heads, split_heads
 from onnx_vulkan.lower.elementwise import GPU_FLOATS
-from onnx_vulkan.lower.indexing import in_range
-from onnx_vulkan.lower.multi_head import FILTER, attend
+from onnx_vulkan.lower.multi_head import FILTER, attend, shared_caches
 from onnx_vulkan.lower.registry import Host, LowerContext, lowers
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
@@ -16,30 +15,6 @@ from onnx_vulkan.program.ir import Value
 __all__: list[str] = []
 
 _I32 = frozenset({DType.I32})
-
-
-def _appended(b: Builder, past: Value, new: Value, at: Extent) -> Value:
-    """*past* ``[B, H, M, D]`` with row *at* replaced by *new* ``[B, H, 1, D]``."""
-    batch, heads, capacity, size = past.shape
-    before = b.slice(past, (0, 0, 0, 0), (batch, heads, at, size))
-    behind = b.slice(past, (0, 0, at + 1, 0), (batch, heads, capacity - at - 1, size))
-    return b.concat([before, new, behind], 2)
-
-
-def _of_beams(b: Builder, cache: Value, beams: Value, count: Extent) -> Value:
-    """The first *count* rows of ``[B, H, M, D]`` as each beam has them: row t of beam j is that of beam ``beams[i, j, t]``.
-
-    *beams* is ``[B/W, W, M]``; the batch of the cache holds the W beams of each of the B/W inputs.
-    """
-    groups, width = beams.shape[:2]
-    batch, heads, _, size = cache.shape
-    shape = (groups, width, count)
-    chosen = in_range(b, b.slice(beams, (0, 0, 0), shape), width)
-    row = b.map("add", chosen, b.iota((groups, 1, 1), 0, DType.I64, 0, width))
-    step = b.broadcast(b.iota((1, 1, count), 2, DType.I64), shape)
-    index = b.concat([b.reshape(x, (batch, count, 1)) for x in (row, step)], 2)
-    rows = b.gather_nd(b.transpose(cache, (0, 2, 1, 3)), index)
-    return b.transpose(b.reshape(rows, (batch, count, heads, size)), (0, 2, 1, 3))
 
 
 def _step(b: Builder, query: Value, key: Value | None, value: Value | None, bias: Value | None) -> tuple[Value, Value, Value]:
@@ -115,22 +90,14 @@ def decoder_attention(
         if past_key is None or past_value is None or past_sequence_length is None or not past_present_share_buffer:
             raise Unsupported("a cache without past_value, past_sequence_length or past_present_share_buffer is not supported")
         q, new_key, new_value = (split_heads(b, x, num_heads) for x in _step(b, query, key, value, bias))
-        (at,) = past_sequence_length.ints()
-        require_at_least(at, 0, "past_sequence_length is negative")
-        require_at_least(past_key.shape[2], at + 1, "past_sequence_length is not below the capacity of the cache")
-        present = _appended(b, past_key, new_key, at), _appended(b, past_value, new_value, at)
-        (batch, heads, _, size), total = q.shape, at + 1
         if (beam_width is None) != (cache_indirection is None):
             raise Unsupported("beam_width and cache_indirection go together")
-        if beam_width is not None and cache_indirection is not None and not is_one(beam_width.ints()[0]):
-            require_same(cache_indirection.shape[1], beam_width.ints()[0], "cache_indirection has another number of beams")
-            if attention_bias is not None and not is_one(attention_bias.shape[0]):
-                raise Unsupported("an attention_bias of its own for each beam is not supported")
-            k, v = (
-                b.concat([_of_beams(b, past, cache_indirection, at), new], 2)
-                for past, new in ((past_key, new_key), (past_value, new_value))
-            )
-        else:
-            k, v = (b.slice(x, (0, 0, 0, 0), (batch, heads, total, size)) for x in present if x is not None)
+        beams = cache_indirection
+        if beam_width is not None and beams is not None:
+            width = beam_width.ints()[0]
+            require_same(beams.shape[1], width, "cache_indirection has another number of beams")
+            beams = None if is_one(width) else beams
+        (at,) = past_sequence_length.ints()
+        present, (k, v) = shared_caches(b, (past_key, past_value), (new_key, new_value), at, beams, attention_bias)
     stages = attend(b, q, k, v, mask_index, attention_bias, 0, scale=scale, filler=mask_filter_value, unidirectional=False)
     return merge_heads(b, stages.y), *present, b.cast(stages.masked, query.dtype)

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onnx_vulkan.dims import Extent, is_one, require_same, same
+from onnx_vulkan.dims import Extent, is_one, require_at_least, require_same, same
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.attention import Masks, Scores, merge_heads, positions, scaled_attention, split_heads
 from onnx_vulkan.lower.elementwise import GPU_FLOATS
+from onnx_vulkan.lower.indexing import in_range
 from onnx_vulkan.lower.linear import matmul
-from onnx_vulkan.lower.registry import LowerContext, lowers
+from onnx_vulkan.lower.registry import Host, LowerContext, lowers
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
 
@@ -204,12 +205,66 @@ def _operands(
     return biased[0], biased[1], biased[2]
 
 
+def _replaced(b: Builder, past: Value, new: Value, at: Extent) -> Value:
+    """*past* ``[B, H, M, D]`` with the rows from *at* on replaced by *new* ``[B, H, S, D]``."""
+    batch, heads, capacity, size = past.shape
+    end = at + new.shape[2]
+    before = b.slice(past, (0, 0, 0, 0), (batch, heads, at, size))
+    behind = b.slice(past, (0, 0, end, 0), (batch, heads, capacity - end, size))
+    return b.concat([before, new, behind], 2)
+
+
+def _of_beams(b: Builder, cache: Value, beams: Value, count: Extent) -> Value:
+    """The first *count* rows of ``[B, H, M, D]`` as each beam has them: row t of beam j is that of beam ``beams[i, j, t]``.
+
+    *beams* is ``[B/W, W, M]``; the batch of the cache holds the W beams of each of the B/W inputs.
+    """
+    groups, width = beams.shape[:2]
+    batch, heads, _, size = cache.shape
+    shape = (groups, width, count)
+    chosen = in_range(b, b.slice(beams, (0, 0, 0), shape), width)
+    row = b.map("add", chosen, b.iota((groups, 1, 1), 0, DType.I64, 0, width))
+    step = b.broadcast(b.iota((1, 1, count), 2, DType.I64), shape)
+    index = b.concat([b.reshape(x, (batch, count, 1)) for x in (row, step)], 2)
+    rows = b.gather_nd(b.transpose(cache, (0, 2, 1, 3)), index)
+    return b.transpose(b.reshape(rows, (batch, count, heads, size)), (0, 2, 1, 3))
+
+
+def shared_caches(
+    b: Builder,
+    past: tuple[Value, Value],
+    new: tuple[Value, Value],
+    at: Extent,
+    beams: Value | None,
+    bias: Value | None,
+) -> tuple[tuple[Value, Value], tuple[Value, Value]]:
+    """The caches ``[B, H, M, D]`` of keys and values with *new* rows from row *at* on, and the rows that a step attends to.
+
+    *beams* says where each beam's rows come from, for one step at a time. Raises ShapeMismatch when the rows lie outside.
+    """
+    steps = new[0].shape[2]
+    require_at_least(at, 0, "past_sequence_length is negative")
+    require_at_least(past[0].shape[2], at + steps, "past_sequence_length is not below the capacity of the cache")
+    present = _replaced(b, past[0], new[0], at), _replaced(b, past[1], new[1], at)
+    if beams is None:
+        (batch, heads, _, size), (_, _, _, v_size) = (x.shape for x in past)
+        used = (batch, heads, at + steps)
+        return present, (b.slice(present[0], (0,) * 4, (*used, size)), b.slice(present[1], (0,) * 4, (*used, v_size)))
+    require_same(steps, 1, "beams take one step at a time")
+    if bias is not None and not is_one(bias.shape[0]):
+        raise Unsupported("an attention_bias of its own for each beam is not supported")
+    keys, values = (b.concat([_of_beams(b, x, beams, at), y], 2) for x, y in zip(past, new, strict=True))
+    return present, (keys, values)
+
+
 @lowers(
     "MultiHeadAttention",
     versions=[1],
-    dtypes={"query": GPU_FLOATS, "key": GPU_FLOATS, "value": GPU_FLOATS, "key_padding_mask": _I32},
+    dtypes={
+        **dict.fromkeys(("query", "key", "value", "bias", "attention_bias", "past_key", "past_value"), GPU_FLOATS),
+        **dict.fromkeys(("key_padding_mask", "past_sequence_length", "cache_indirection"), _I32),
+    },
     domain="com.microsoft",
-    note="no shared buffer (past_sequence_length, cache_indirection)",
 )
 def multi_head_attention(
     b: LowerContext,
@@ -221,7 +276,7 @@ def multi_head_attention(
     attention_bias: Value | None = None,
     past_key: Value | None = None,
     past_value: Value | None = None,
-    past_sequence_length: Value | None = None,
+    past_sequence_length: Host | None = None,
     cache_indirection: Value | None = None,
     *,
     mask_filter_value: float = FILTER,
@@ -232,20 +287,29 @@ def multi_head_attention(
     """MultiHeadAttention of ONNX Runtime.
 
     Query ``[B, S, hidden]`` with key and value ``[B, L, hidden]`` or (cached) ``[B, H, L, D]``, or a key packed with the value
-    ``[B, L, H, 2, D]``, or all packed ``[B, S, H, 3, D]``; past ``[B, H, P, D]``. Gives ``[B, S, v_hidden]``, the keys and
-    values ``[B, H, T, D]`` and the masked scores ``[B, H, S, T]``.
+    ``[B, L, H, 2, D]``, or all packed ``[B, S, H, 3, D]``; past ``[B, H, P, D]``, or ``[B, H, M, D]`` with past_sequence_length
+    rows in use. Gives ``[B, S, v_hidden]``, the keys and values ``[B, H, T or M, D]`` and the masked scores ``[B, H, S, T]``.
     """
-    if past_sequence_length is not None or cache_indirection is not None:
-        raise Unsupported("past_sequence_length and cache_indirection (a shared buffer) are not supported")
     q, k, v = _operands(b, query, key, value, bias, num_heads)
     before: Extent = 0
-    if past_key is not None and past_value is not None:
-        before = past_key.shape[2]
-        k, v = b.concat([past_key, k], 2), b.concat([past_value, v], 2)
-    elif past_key is not None or past_value is not None:
+    if (past_key is None) != (past_value is None):
         raise Unsupported("past_key and past_value go together")
+    if (past_key is None and past_sequence_length is not None) or (
+        past_sequence_length is None and cache_indirection is not None
+    ):
+        raise Unsupported("past_sequence_length without past_key, or cache_indirection without both, is not supported")
+    if cache_indirection is not None and key_padding_mask is not None and key_padding_mask.rank != 2:
+        raise Unsupported(f"cache_indirection with a mask of rank {key_padding_mask.rank} is not supported")
+    present = (k, v)
+    if past_key is not None and past_value is not None:
+        if past_sequence_length is None:
+            before = past_key.shape[2]
+            present = k, v = b.concat([past_key, k], 2), b.concat([past_value, v], 2)
+        else:
+            before = past_sequence_length.ints()[0]
+            present, (k, v) = shared_caches(b, (past_key, past_value), (k, v), before, cache_indirection, attention_bias)
     stages = attend(
         b, q, k, v, key_padding_mask, attention_bias, before,
         scale=scale, filler=mask_filter_value, unidirectional=bool(unidirectional),
     )  # fmt: skip
-    return merge_heads(b, stages.y), k, v, b.cast(stages.masked, q.dtype)
+    return merge_heads(b, stages.y), *present, b.cast(stages.masked, q.dtype)
