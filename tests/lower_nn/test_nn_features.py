@@ -9,38 +9,40 @@ import onnx
 import onnx_vulkan
 import pytest
 from one_node import RNG, Array, graph_of, normal, on_cpu, refusals
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 from onnx_vulkan.errors import OnnxVulkanError
 from run_case import assert_close, run
 
 NAN = float("nan")
 
 
-def model_of(op: str, version: int, inputs: dict[str, Array], attributes: dict[str, Any], output: Any) -> onnx.ModelProto:
-    """A model of one node of ``ai.onnx.ml`` with symbolic rows."""
+def model_of(op: str, version: int, inputs: dict[str, Array], attributes: dict[str, Any], *outputs: Any) -> onnx.ModelProto:
+    """A model of one node of ``ai.onnx.ml`` with symbolic rows, and outputs of these types."""
     types = [
         helper.make_tensor_value_info(
             k, helper.np_dtype_to_tensor_dtype(v.dtype), ["rows", *v.shape[1:]] if k == "x" else v.shape
         )
         for k, v in inputs.items()
     ]
-    result = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(np.dtype(output)), None)
-    node = helper.make_node(op, list(inputs), ["y"], "node", domain="ai.onnx.ml", **attributes)
+    names = [f"y{i}" for i in range(len(outputs))]
+    dtypes = [helper.np_dtype_to_tensor_dtype(np.dtype(t)) for t in outputs]
+    results = [helper.make_tensor_value_info(y, t, None) for y, t in zip(names, dtypes, strict=True)]
+    node = helper.make_node(op, list(inputs), names, "node", domain="ai.onnx.ml", **attributes)
     imports = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", version)]
-    return helper.make_model(helper.make_graph([node], "one", types, [result]), opset_imports=imports, ir_version=9)
+    return helper.make_model(helper.make_graph([node], "one", types, results), opset_imports=imports, ir_version=9)
 
 
-def check(op: str, version: int, inputs: dict[str, Array], attributes: dict[str, Any], output: Any = np.float32) -> None:
-    """Interpreter and engine agree with ONNX Runtime."""
-    model = model_of(op, version, inputs, attributes, output)
+def check(op: str, version: int, inputs: dict[str, Array], attributes: dict[str, Any], *outputs: Any) -> None:
+    """Interpreter and engine agree with ONNX Runtime on outputs of these types (float32 by default)."""
+    model = model_of(op, version, inputs, attributes, *(outputs or [np.float32]))
     graph = graph_of(model)
     assert not refusals(graph), [str(r) for r in refusals(graph)]
-    (want,) = on_cpu(model, inputs)
-    (interpreted,) = run(graph, inputs)
+    wanted, interpreted = on_cpu(model, inputs), run(graph, inputs)
     with onnx_vulkan.Session.load(model.SerializeToString()) as session:
-        (got,) = session.run(inputs).values()
-    for y in (interpreted, got):
-        assert_close(y, want, 1e-5, 1e-6)
+        computed = list(session.run(inputs).values())
+    for results in (interpreted, computed):
+        for y, want in zip(results, wanted, strict=True):
+            assert_close(y, want, 1e-5, 1e-6)
 
 
 TABLES = [
@@ -62,6 +64,24 @@ def test_tables(x: Array) -> None:
         check("Normalizer", 1, {"x": np.concatenate([x, 0 * x[:1]])}, {"norm": norm})
     if x.dtype == np.float32:
         check("LinearRegressor", 1, {"x": x}, {"coefficients": normal(12).tolist(), "intercepts": [1.0, 2.0, 3.0], "targets": 3})
+
+
+@pytest.mark.parametrize("post_transform", ["NONE", "SOFTMAX", "LOGISTIC"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_linear_classifier(classes: int, post_transform: str) -> None:
+    weights = {"coefficients": normal(4 * classes).tolist(), "intercepts": normal(classes).tolist()}
+    attributes = {**weights, "classlabels_ints": [7, -3, 20][:classes], "post_transform": post_transform}
+    for x in TABLES[:1]:
+        check("LinearClassifier", 1, {"x": x}, attributes, np.int64, np.float32)
+
+
+def test_features_side_by_side() -> None:
+    check("FeatureVectorizer", 1, {"x": TABLES[0], "z": normal(5, 2)}, {"inputdimensions": [4, 2]})
+
+
+@pytest.mark.parametrize("x", [TABLES[i] for i in (0, 1, 3)], ids=lambda x: str(x.dtype))
+def test_one_hot_encoder(x: Array) -> None:
+    check("OneHotEncoder", 1, {"x": x}, {"cats_int64s": [2, 0, -1]})
 
 
 def test_imputer() -> None:
@@ -154,22 +174,7 @@ def check_classifier(forest: dict[str, Any]) -> None:
     """Labels and scores of both versions are those of ONNX Runtime."""
     renamed = {k.replace("target_", "class_"): v for k, v in forest.items() if k != "n_targets"}
     for version in (1, 3):
-        types = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 4])]
-        results = [
-            helper.make_tensor_value_info("y", TensorProto.INT64, None),
-            helper.make_tensor_value_info("z", TensorProto.FLOAT, None),
-        ]
-        node = helper.make_node("TreeEnsembleClassifier", ["x"], ["y", "z"], "node", domain="ai.onnx.ml", **renamed)
-        imports = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", version)]
-        model = helper.make_model(helper.make_graph([node], "one", types, results), opset_imports=imports, ir_version=9)
-        graph = graph_of(model)
-        assert not refusals(graph), [str(r) for r in refusals(graph)]
-        feeds = {"x": FOREST_ROWS}
-        for got, want in zip(run(graph, feeds), on_cpu(model, feeds), strict=True):
-            assert_close(got, want, 1e-5, 1e-6)
-        with onnx_vulkan.Session.load(model.SerializeToString()) as session:
-            for got, want in zip(session.run(feeds).values(), on_cpu(model, feeds), strict=True):
-                assert_close(got, want, 1e-5, 1e-6)
+        check("TreeEnsembleClassifier", version, {"x": FOREST_ROWS}, renamed, np.int64, np.float32)
 
 
 @pytest.mark.parametrize("post_transform", ["NONE", "SOFTMAX", "LOGISTIC"])

@@ -79,6 +79,12 @@ def test_deform_conv(form: dict[str, Any], masked: bool) -> None:
     check("DeformConv", 19, given, form, constants=("w", "bias"), dynamic=True, device=True, atol=1e-4)
 
 
+def test_deform_conv_with_computed_weights() -> None:
+    given = {"x": normal(1, 4, 5, 6), "w": normal(2, 4, 3, 2), "offset": normal(1, 12, 3, 5)}
+    check("DeformConv", 19, given, {"kernel_shape": [3, 2]}, dynamic=True, atol=1e-4)
+    assert "kernel" in str(refusals(graph_of(model_of("DeformConv", 19, given, dynamic=True)))[0])
+
+
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("form", [{}, {"strides": [2, 1], "pads": [1, 0, 2, 1], "dilations": [1, 2]}], ids=str)
 def test_col2im(form: dict[str, Any], known: bool) -> None:

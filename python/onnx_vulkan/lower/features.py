@@ -127,6 +127,51 @@ def linear_regressor(
     return transformed(b, y, post_transform)
 
 
+@lowers("LinearClassifier", [1], {"x": TABLE}, domain=DOMAIN, note="integer labels, a score for each")
+def linear_classifier(
+    b: LowerContext,
+    x: Value,
+    *,
+    classlabels_ints: list[int] | None = None,
+    classlabels_strings: list[str] | None = None,
+    coefficients: list[float],
+    intercepts: list[float] | None = None,
+    multi_class: int = 0,
+    post_transform: str = "NONE",
+) -> tuple[Value, Value]:
+    """LinearClassifier: the label of the largest of ``x @ coefficients^T + intercepts``, of equals the first; and the scores."""
+    classes = len(classlabels_ints or ())
+    if x.rank != 2 or classes < 2 or len(intercepts or ()) != classes or len(coefficients) % classes:
+        raise Unsupported("its labels are not two integers or more with an intercept each, or its input is no matrix")
+    weights = np.array(coefficients, np.float32).reshape(classes, -1)
+    y = b.contract(b.cast(x, DType.F32), b.const(np.ascontiguousarray(weights.T)))
+    y = b.map("add", y, b.const(np.array(intercepts, np.float32)))
+    labels = b.const(np.array(classlabels_ints, np.int64))
+    return b.gather(labels, b.reduce("argmax", y, (1,)), 0), transformed(b, y, post_transform)
+
+
+@lowers("FeatureVectorizer", [1], {"tables": TABLE}, domain=DOMAIN)
+def feature_vectorizer(b: LowerContext, *tables: Value, inputdimensions: list[int] | None = None) -> Value:
+    """FeatureVectorizer: matrices side by side, in float32."""
+    widths = inputdimensions or []
+    if len(widths) != len(tables) or any(t.rank != 2 for t in tables):
+        raise Unsupported("its inputs are not matrices whose widths are given")
+    for table, width in zip(tables, widths, strict=True):
+        require_same(table.shape[1], width, "an input does not have the width that is given")
+    return b.concat([b.cast(t, DType.F32) for t in tables], 1)
+
+
+@lowers("OneHotEncoder", [1], {"x": TABLE}, domain=DOMAIN, note="integer categories, zeros 1")
+def one_hot_encoder(
+    b: LowerContext, x: Value, *, cats_int64s: list[int] | None = None, cats_strings: list[str] | None = None, zeros: int = 1
+) -> Value:
+    """OneHotEncoder: a new last axis with 1 at the element's category, or nowhere; numbers are cut off to integers before."""
+    if not cats_int64s or not zeros or len(set(cats_int64s)) != len(cats_int64s):
+        raise Unsupported("its categories are not different integers, or zeros is 0")
+    index = b.reshape(b.cast(x, DType.I64), (*x.shape, 1))
+    return b.cast(b.map("eq", index, b.const(np.array(cats_int64s, np.int64))), DType.F32)
+
+
 # -------------------------------------------------------------------------------------------------------- LabelEncoder
 
 

@@ -331,9 +331,11 @@ def deform_conv(
     if x.rank != 4:
         raise Unsupported(f"an input of rank {x.rank}: 2 spatial axes are supported")
     n, c, height, width = x.shape
-    kernel = [e for e in w.shape[2:] if isinstance(e, int)]
-    if len(kernel) != 2 or (kernel_shape is not None and list(kernel_shape) != kernel):
-        raise Unsupported("the size of its kernel is not known before the run, or not that of the weights")
+    kernel = kernel_shape or [e for e in w.shape[2:] if isinstance(e, int)]
+    if len(kernel) != 2 or w.rank != 4:
+        raise Unsupported("the size of its kernel is not known before the run, or not of 2 axes")
+    for have, e in zip(w.shape[2:], kernel, strict=True):
+        require_same(have, e, "the weights do not have the size of kernel_shape")
     step, dil = per_axis("strides", strides, 2, 1), per_axis("dilations", dilations, 2, 1)
     begin, end = split_pads(pads, 2)
     taps, og = kernel[0] * kernel[1], offset_group
