@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 from onnx_vulkan.cli import app
 from typer.testing import CliRunner
 
@@ -315,3 +316,20 @@ def test_branches_of_an_if_are_not_counted_as_claimed(choice: Path) -> None:
     assert code == 2 and "0/2 in 0 blocks inside the bodies" in err
     code, _, err = call("run", choice, "--dim", "n=2", "--backend", "ep")
     assert code == 2 and "If (kernel)" in err
+
+
+def test_types_that_numpy_does_not_know(tmp_path: Path) -> None:
+    """Made up, stored in a bundle, and fed to ONNX Runtime and to the engine."""
+    nodes = [helper.make_node("Cast", ["x"], ["y"], to=1), helper.make_node("Transpose", ["x"], ["t"])]
+    nodes.append(helper.make_node("Cast", ["b"], ["e"], to=TensorProto.FLOAT8E5M2))
+    edges = {"x": (TensorProto.INT4, [3, 5]), "b": (TensorProto.BFLOAT16, [3]), "y": (1, [3, 5])}
+    edges |= {"t": (TensorProto.INT4, [5, 3]), "e": (TensorProto.FLOAT8E5M2, [3])}
+    values = [helper.make_tensor_value_info(name, *edge) for name, edge in edges.items()]
+    graph = helper.make_graph(nodes, "small", values[:2], values[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    code, _, err = call("prepare", tmp_path / "m.onnx", "--output", tmp_path / "bundle")
+    assert code == 0, err
+    code, data, err = call("run", tmp_path / "bundle", "--runs", 1)
+    assert code == 0 and data["within_tolerance"], err
+    assert [v["dtype"] for v in data["inputs"]] == ["int4", "bfloat16"]

@@ -5,22 +5,27 @@ ONNX Runtime and the plug-in are imported here, by the side that needs them, and
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from onnx_vulkan.dtypes import SMALL, DType
 from onnx_vulkan.errors import DeviceError, InvalidInput, OnnxVulkanError
 from onnx_vulkan.graph import Graph
+from onnx_vulkan.packing import pack, unpack
 
 __all__ = ["Side", "cpu_side", "ep_side", "standalone_side", "take_turns"]
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
 
+_BEYOND_NUMPY = frozenset({DType.BF16, *SMALL})
 _SIDE_SECONDS = 20.0
 """A side that has taken this long in total is not run again: a software driver may need seconds a run."""
 
@@ -78,10 +83,41 @@ def _first_line(e: Exception) -> str:
     return "\n".join(lines) if lines[0].endswith(":") else lines[0]  # a list follows
 
 
+def _ort_value(array: Array) -> Any:
+    """An OrtValue of any element type: ONNX Runtime's own conversion knows no bfloat16 and no small type."""
+    ort = _onnxruntime()
+    if array.dtype not in {t.numpy for t in _BEYOND_NUMPY}:
+        return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+    value = ort.OrtValue.ortvalue_from_shape_and_type(list(array.shape), DType.of(array.dtype).value)
+    data = pack(array)
+    ctypes.memmove(value.data_ptr(), data.ctypes.data, data.nbytes)
+    return value
+
+
+def _ort_array(value: Any) -> Array:
+    """The inverse of :func:`_ort_value`."""
+    names = {f"tensor({t.onnx_name})": t for t in _BEYOND_NUMPY}
+    dtype = names.get(value.data_type())
+    if dtype is None:
+        return np.asarray(value.numpy())
+    count = int(np.prod(value.shape()))
+    data = np.frombuffer(ctypes.string_at(value.data_ptr(), (count * dtype.bits + 7) // 8) if count else b"", np.uint8)
+    return unpack(data, dtype, value.shape())
+
+
 def _ort_runner(session: Any, graph: Graph, feeds: Feeds, what: str) -> Callable[[], dict[str, Array]]:
+    edges = [graph.types.get(name) for name in (*graph.inputs, *graph.outputs)]
+    beyond = any(t is not None and t.dtype in _BEYOND_NUMPY for t in edges)
+
+    def results() -> list[Array]:
+        if not beyond:
+            return list(session.run(graph.outputs, dict(feeds)))
+        values = {name: _ort_value(array) for name, array in feeds.items()}
+        return [_ort_array(value) for value in session.run_with_ort_values(graph.outputs, values)]
+
     def step() -> dict[str, Array]:
         try:
-            return dict(zip(graph.outputs, session.run(graph.outputs, dict(feeds)), strict=True))
+            return dict(zip(graph.outputs, results(), strict=True))
         except Exception as e:
             raise OnnxVulkanError(f"{what} failed: {_first_line(e)}") from e
 

@@ -100,7 +100,7 @@ class Session:
         return TensorInfo(name, dtype, None if t.shape is None else tuple(word(e) for e in t.shape))
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-        """Run the model on named arrays.
+        """Run the model on named arrays; bfloat16 and small types are those of ``ml_dtypes``, one element a byte at least.
 
         Raises InvalidInput for unknown or missing names, wrong dtypes, ranks or fixed dims; ShapeMismatch when the shapes break a
         constraint inside the model; OutOfDeviceMemory; DeviceLost.
