@@ -214,6 +214,23 @@ float ov_tanh(float x) {
 // ---- ov_div
 // Vulkan promises 2.5 ulp only for divisors up to 2^126; above that a driver may answer 0.
 float ov_div(float a, float b) { return abs(b) > 8.5e37 ? (a * 0.25) / (b * 0.25) : a / b; }
+// ---- ov_div_rn
+// The driver's quotient with one correction by its residual, which is exact: the product is taken apart as Dekker does.
+float ov_div_rn(float a, float b) {
+    float q = ov_div(a, b);
+    if (!(abs(q) > 1.0e-10 && abs(q) < 1.0e10 && abs(b) > 1.0e-10 && abs(b) < 1.0e10)) return q;
+    precise float b_wide = 4097.0 * b;
+    precise float b_high = b_wide - (b_wide - b);
+    precise float b_low = b - b_high;
+    precise float q_wide = 4097.0 * q;
+    precise float q_high = q_wide - (q_wide - q);
+    precise float q_low = q - q_high;
+    precise float product = q * b;
+    precise float lost = ((q_high * b_high - product) + q_high * b_low + q_low * b_high) + q_low * b_low;
+    precise float residual = (a - product) - lost;
+    precise float corrected = q + residual / b;
+    return corrected;
+}
 // ---- ov_sinh
 float ov_sinh(float x) {
     float a = abs(x);

@@ -177,7 +177,7 @@ def flushed(got, want):
 @pytest.mark.parametrize("dtype", sorted(NUMERIC, key=lambda d: d.value))
 def test_exact_functions(dtype):
     a, b = operands(dtype)
-    skip = {"pow", "mod", "fmod", "div"} | set(REFERENCES) if dtype in FLOATS else set()
+    skip = {"pow", "mod", "fmod", "div", "div_rn"} | set(REFERENCES) if dtype in FLOATS else set()
     for fn in sorted((BINARY | COMPARE) - skip):
         if has_function(fn, dtype):
             second = b
@@ -199,6 +199,19 @@ def test_division():
         got, want = both("div", a, b)
         tolerance = {DType.F16: 2.0**-10, DType.BF16: 2.0**-7, DType.F32: 2.0**-21, DType.F64: 2.0**-51}[dtype]
         np.testing.assert_allclose(got.astype("f8"), want.astype("f8"), rtol=tolerance, atol=1e-37)
+
+
+def test_division_rounded_to_the_nearest():
+    """Quotients that are exact, close to ties of integers, and any; also where the driver's own are 2 ulp off."""
+    scale = RNG.uniform(1e-4, 4, 4000).astype("f4")
+    whole = RNG.integers(-300, 300, 4000).astype("f4") / 2
+    a = np.concatenate([whole * scale, RNG.standard_normal(4000).astype("f4"), np.exp2(RNG.uniform(-30, 30, 4000)).astype("f4")])
+    b = np.concatenate([scale, scale, np.exp2(RNG.uniform(-30, 30, 4000)).astype("f4")])
+    np.testing.assert_array_equal(*both("div_rn", a, b))
+    specials = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1, -3, 1e30, 1e-30], "f4")
+    a, b = (m.reshape(-1).copy() for m in np.meshgrid(specials, specials))
+    got, want = both("div_rn", a, b)
+    np.testing.assert_allclose(got, want, rtol=2.0**-21, atol=1e-37)
 
 
 def test_every_function_is_tested():

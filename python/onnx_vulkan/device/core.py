@@ -63,7 +63,15 @@ class Device:
         self.info = info
         self._instance = instance
         self._pid = os.getpid()
-        self._handle, queue = _open(info)
+        try:
+            self._handle, queue = _open(info)
+        except DeviceError as failure:
+            if not instance.forked:
+                raise
+            raise DeviceError(
+                "This process was forked from one that had loaded the Vulkan driver, and this driver does not survive that: "
+                f"{failure} Start workers by the 'spawn' method, or import and list devices after the fork."
+            ) from failure
         identity = f"{info.uuid or info.name}-{info.driver_version:x}"
         self._pipelines = PipelineCache(self._handle, identity, info.features)
         description = ffi.new(

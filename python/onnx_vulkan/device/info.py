@@ -107,7 +107,7 @@ class DeviceInfo:
 
 
 class Instance:
-    """The process's VkInstance, made on first use."""
+    """The process's VkInstance, made on first use. ``forked``: the process that this one was forked from had one too."""
 
     _lock = threading.Lock()
     _current: Instance | None = None
@@ -116,13 +116,16 @@ class Instance:
     def get(cls) -> Instance:
         with cls._lock:
             if cls._current is None or cls._current.pid != os.getpid():  # a forked child makes its own
+                forked = cls._current is not None
                 cls._current = Instance()
+                cls._current.forked = forked
             return cls._current
 
     def __init__(self) -> None:
         vk = load()
         ffi, lib = vk.ffi, vk.lib
         self.pid = os.getpid()
+        self.forked = False
         self.messages: list[str] = []
         self.validation = os.environ.get("ONNX_VULKAN_VALIDATION", "") not in ("", "0")
         version = ffi.new("uint32_t *")

@@ -15,7 +15,8 @@ VIEW_OPS = frozenset({"reshape", "transpose", "broadcast", "slice"})
 """Movement that only re-arranges strides (a reshape may still need a copy)."""
 
 _HEAVY = frozenset(
-    "exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf pow div mod fmod sqrt rsqrt reciprocal".split()
+    """exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf pow div div_rn mod fmod sqrt rsqrt
+    reciprocal""".split()
 )
 
 

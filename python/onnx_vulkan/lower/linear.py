@@ -167,7 +167,7 @@ def qlinear_matmul(
     rows = (*sx.shape, 1)
     sx, sz = scalar_or(b, sx, rows), scalar_or(b, sz, rows)
     sy = scalar_or(b, sy, sy.shape)
-    multiplier = b.map("div", b.map("mul", sx, sy), sz)
+    multiplier = b.map("div_rn", b.map("mul", sx, sy), sz)
     return requantize(b, acc, multiplier, scalar_or(b, z_zero_point, (*z_zero_point.shape, 1)))
 
 
@@ -199,7 +199,7 @@ def qgemm(
         return b.map("mul", b.cast(acc, DType.F32), scale)
     if z_zero_point is None:
         z_zero_point = b.scalar(0, y_zero_point.dtype)
-    multiplier = b.map("div", scale, scalar_or(b, z_scale, z_scale.shape))
+    multiplier = b.map("div_rn", scale, scalar_or(b, z_scale, z_scale.shape))
     return requantize(b, acc, multiplier, scalar_or(b, z_zero_point, z_zero_point.shape))
 
 

@@ -113,7 +113,7 @@ def qlinear_global_average_pool(
     total = b.reduce("sum", centred(b, x, _scalar(b, x_zero_point)), axes, keepdims=True)
     sx, sy, zero_point = _scalar(b, x_scale), _scalar(b, y_scale), _scalar(b, y_zero_point)
     assert sx is not None and sy is not None and zero_point is not None
-    multiplier = b.map("div", sx, b.map("mul", sy, b.count(x, axes, DType.F32)))
+    multiplier = b.map("div_rn", sx, b.map("mul", sy, b.count(x, axes, DType.F32)))
     return requantize(b, total, multiplier, zero_point)
 
 
@@ -182,8 +182,8 @@ def qlinear_softmax(
     below = b.map("sub", wide, b.reduce("max", wide, (-1,), keepdims=True))
     e = b.map("exp", b.map("mul", b.cast(below, DType.F32), scale))
     total = b.reduce("sum", e, (-1,), keepdims=True)
-    steps = b.map("floor", b.map("div", b.scalar(1, DType.F32), step))
-    y = b.map("round", b.map("div", b.map("mul", e, steps), total))
+    steps = b.map("floor", b.map("div_rn", b.scalar(1, DType.F32), step))
+    y = b.map("round", b.map("div_rn", b.map("mul", e, steps), total))
     y = b.cast(b.map("add", y, b.cast(zero_point, DType.F32)), x.dtype, saturate=True)
     return b.reshape(y, x.shape) if back is None else b.transpose(y, back)
 
@@ -231,4 +231,4 @@ def qlinear_reduce_mean(
     sx, sy = _scalar(b, x_scale), _scalar(b, y_scale)
     zero_point = _scalar(b, y_zero_point) if y_zero_point is not None else b.scalar(0, x.dtype)
     assert sx is not None and sy is not None and zero_point is not None
-    return requantize(b, total, b.map("div", sx, b.map("mul", sy, b.count(x, over, DType.F32))), zero_point)
+    return requantize(b, total, b.map("div_rn", sx, b.map("mul", sy, b.count(x, over, DType.F32))), zero_point)

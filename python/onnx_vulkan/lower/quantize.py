@@ -75,7 +75,7 @@ def quantize(
 
     To a small float ``x / scale + zero_point`` is rounded once, and *saturate* tells what becomes of a number out of its range.
     """
-    y = b.map("div", b.cast(x, DType.F32), b.cast(scale, DType.F32))
+    y = b.map("div_rn", b.cast(x, DType.F32), b.cast(scale, DType.F32))
     if precision is not DType.F32:
         y = b.cast(b.cast(y, precision), DType.F32)
     if dtype not in SMALL_FLOATS:
@@ -195,8 +195,8 @@ def dynamic_range(b: Builder, x: Value) -> tuple[Value, Value]:
     axes = range(x.rank)
     low, high = b.map("min", b.reduce("min", x, axes), zero), b.map("max", b.reduce("max", x, axes), zero)
     flat = b.map("eq", low, high)
-    scale = b.map("select", flat, b.scalar(1, DType.F32), b.map("div", b.map("sub", high, low), span))
-    offset = b.map("round", b.map("neg", b.map("div", low, scale)))
+    scale = b.map("select", flat, b.scalar(1, DType.F32), b.map("div_rn", b.map("sub", high, low), span))
+    offset = b.map("round", b.map("neg", b.map("div_rn", low, scale)))
     return scale, b.cast(b.map("min", b.map("max", offset, zero), span), DType.U8)
 
 
@@ -238,5 +238,5 @@ def qlinear_conv(
     if bias is not None:
         acc = b.map("add", acc, bias)
     sx, sw, sy = (scalar_or(b, s, s.shape) for s in (x_scale, w_scale, y_scale))
-    y = requantize(b, acc, b.map("div", b.map("mul", sx, sw), sy), scalar_or(b, y_zero_point, y_zero_point.shape))
+    y = requantize(b, acc, b.map("div_rn", b.map("mul", sx, sw), sy), scalar_or(b, y_zero_point, y_zero_point.shape))
     return y if channels_last else channels_first(b, y)

@@ -184,6 +184,7 @@ MAPS: dict[str, Callable[..., Numbers]] = {
     "sub": np.subtract,
     "mul": np.multiply,
     "div": _trunc_div,
+    "div_rn": np.true_divide,
     "pow": _power,
     "min": np.minimum,
     "max": np.maximum,

@@ -89,10 +89,12 @@ UNARY = frozenset(
 )
 """``round`` is half to even; ``not`` takes bool; ``isnan isposinf isneginf`` give bool; integers wrap (abs(min) is min)."""
 
-BINARY = frozenset("add sub mul div pow min max mod fmod and or xor bit_and bit_or bit_xor shift_left shift_right".split())
-"""Integers wrap; ``div`` of integers truncates towards zero; ``mod`` has the divisor's sign, ``fmod`` the dividend's;
-``min``/``max`` give NaN where an operand is NaN; ``and or xor`` take bool. Integer division by 0 gives 0. A shift by a
-negative amount, or by all bits or more, leaves no bit of the operand: 0, or -1 of a negative one shifted right."""
+BINARY = frozenset("add sub mul div div_rn pow min max mod fmod and or xor bit_and bit_or bit_xor shift_left shift_right".split())
+"""Integers wrap; ``div`` of integers truncates towards zero, of floats it is as good as the device's. ``div_rn``, of floats only,
+is rounded to the nearest (in float32: for numbers from 1e-10 to 1e10), for quotients that become integers. ``mod`` has the
+divisor's sign, ``fmod`` the dividend's; ``min``/``max`` give NaN where an operand is NaN; ``and or xor`` take bool. Integer
+division by 0 gives 0. A shift by a negative amount, or by all bits or more, leaves no bit of the operand: 0, or -1 of a
+negative one shifted right."""
 
 COMPARE = frozenset("eq ne lt le gt ge".split())
 """Give bool; NaN compares as IEEE 754 says."""
