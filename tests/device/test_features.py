@@ -153,8 +153,8 @@ from doors import Verdict, attempt
 from onnx_cases import all_cases
 outcomes = [(c.name, attempt(c, "standalone")) for c in all_cases()[::{STRIDE}]]
 print(json.dumps([Counter(o.verdict.value for _, o in outcomes),
-                  [[n, o.text] for n, o in outcomes if o.verdict is Verdict.WRONG],
-                  sum("the device lacks" in o.text for _, o in outcomes)]))
+                  [[n, o.reason] for n, o in outcomes if o.verdict is Verdict.WRONG],
+                  sum("the device lacks" in o.reason for _, o in outcomes)]))
 """
     counts, wrong, lacks = lacking(features, code)
     assert wrong == []
