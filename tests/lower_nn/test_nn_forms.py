@@ -206,6 +206,12 @@ def test_batch_norm(version: int, shape: tuple[int, ...]) -> None:
     check("BatchNormalization", version, given, {"epsilon": 1e-3}, constants=("s", "b", "m", "v"), dynamic=True)
 
 
+@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 4, 5)])
+def test_batch_norm_of_activations(shape: tuple[int, ...]) -> None:
+    given = {"x": normal(*shape), **{k: normal(*shape[1:]) for k in "sbm"}, "v": np.abs(normal(*shape[1:]))}
+    check("BatchNormalization", 7, given, {"spatial": 0}, constants=("s", "b", "m", "v"), dynamic=True)
+
+
 @pytest.mark.parametrize("version", [14, 15])
 @pytest.mark.parametrize("shape", [(4, 3), (2, 3, 4, 5)])
 def test_batch_norm_in_training(version: int, shape: tuple[int, ...]) -> None:

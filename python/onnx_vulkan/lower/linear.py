@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onnx_vulkan.dims import Extent, broadcast_extents, product, require_same
+from onnx_vulkan.dims import Extent, broadcast_extents, product
 from onnx_vulkan.dtypes import FLOATS, REAL, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.conv import BYTES, centred
@@ -315,48 +315,3 @@ def einsum(b: LowerContext, *xs: Value, equation: str) -> Value:
         acc, labels = _pair(b, acc, labels, x, xl, later, extents)
     acc, labels = _summed(b, acc, labels, set(output))
     return b.transpose(acc, [labels.index(label) for label in output])
-
-
-# --------------------------------------------------------------------------------------------------------- determinants
-
-DET_LIMIT = 32
-"""The largest matrix whose elimination is written out."""
-
-
-@lowers("Det", versions=[11, 22], dtypes={"x": FLOATS}, note=f"matrices of a known size, at most {DET_LIMIT}")
-def det(b: LowerContext, x: Value) -> Value:
-    """Det: ``[*, M, M]`` to ``[*]``, the product of the pivots of an elimination that takes the largest entry of each column."""
-    if x.rank < 2:
-        raise Unsupported(f"an input of rank {x.rank} is no matrix")
-    size = x.shape[-1]
-    require_same(x.shape[-2], size, "its matrices are not square")
-    size = x.shape[-2] if isinstance(x.shape[-2], int) else size
-    if not isinstance(size, int) or size > DET_LIMIT:
-        raise Unsupported(f"matrices of size {size}: known sizes up to {DET_LIMIT} are supported")
-    batch = product(x.shape[:-2])
-    rest = b.reshape(composites.wide(b, x), (batch, size, size))
-    t = rest.dtype
-    zero = b.scalar(0, t)
-    result = b.full((batch,), 1, t)
-    for n in range(size, 0, -1):  # rest is [batch, n, n]
-        column = b.slice(rest, (0, 0, 0), (batch, n, 1))
-        best = b.reduce("argmax", b.map("abs", column), (1,), keepdims=True)  # [batch, 1, 1]
-        pivots = b.gather_elements(rest, b.broadcast(best, (batch, 1, n)), 1)
-        pivot = b.reshape(b.slice(pivots, (0, 0, 0), (batch, 1, 1)), (batch,))
-        moved = b.map("ne", b.reshape(best, (batch,)), b.scalar(0, DType.I64))
-        result = b.map("mul", result, b.map("select", moved, b.map("neg", pivot), pivot))
-        if n == 1:
-            break
-        # the row that the pivot's row displaces takes its place
-        chosen = b.map("eq", b.iota((1, n - 1, 1), 1, DType.I64, 1), best)
-        rows = b.slice(rest, (0, 1, 0), (batch, n - 1, n))
-        rows = b.map("select", chosen, b.slice(rest, (0, 0, 0), (batch, 1, n)), rows)
-        divisor = b.reshape(pivot, (batch, 1, 1))
-        factor = b.map("div", b.slice(rows, (0, 0, 0), (batch, n - 1, 1)), divisor)
-        factor = b.map("select", b.map("eq", divisor, zero), zero, factor)  # a column of zeros: the determinant is 0
-        rest = b.map(
-            "sub",
-            b.slice(rows, (0, 0, 1), (batch, n - 1, n - 1)),
-            b.map("mul", factor, b.slice(pivots, (0, 0, 1), (batch, 1, n - 1))),
-        )
-    return b.reshape(b.cast(result, x.dtype), x.shape[:-2])

@@ -1,8 +1,8 @@
-"""Matrices as wholes: Inverse and CDist of ONNX Runtime."""
+"""Matrices as wholes: Det, and Inverse and CDist of ONNX Runtime."""
 
 from __future__ import annotations
 
-from onnx_vulkan.dims import Dim, product, require_same
+from onnx_vulkan.dims import Dim, Extent, product, require_same
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.registry import LowerContext, lowers
@@ -11,8 +11,51 @@ from onnx_vulkan.program.ir import Value
 
 __all__: list[str] = []
 
-INVERSE_LIMIT = 32
+ELIMINATION_LIMIT = 32
 """The largest matrix whose elimination is written out."""
+
+
+def _square(x: Value) -> tuple[Extent, int]:
+    """The number of matrices of ``[*, M, M]``, and M."""
+    if x.rank < 2:
+        raise Unsupported(f"an input of rank {x.rank} is no matrix")
+    require_same(x.shape[-2], x.shape[-1], "its matrices are not square")
+    size = x.shape[-1] if isinstance(x.shape[-1], int) else x.shape[-2]
+    if isinstance(size, Dim) or size > ELIMINATION_LIMIT:
+        raise Unsupported(f"matrices of size {size}: known sizes up to {ELIMINATION_LIMIT} are supported")
+    return product(x.shape[:-2]), size
+
+
+@lowers("Det", versions=[11, 22], dtypes={"x": FLOATS}, note=f"matrices of a known size, at most {ELIMINATION_LIMIT}")
+def det(b: LowerContext, x: Value) -> Value:
+    """Det: ``[*, M, M]`` to ``[*]``, the product of the pivots of an elimination that takes the largest entry of each column."""
+    batch, size = _square(x)
+    rest = b.reshape(composites.wide(b, x), (batch, size, size))
+    t = rest.dtype
+    zero = b.scalar(0, t)
+    result = b.full((batch,), 1, t)
+    for n in range(size, 0, -1):  # rest is [batch, n, n]
+        column = b.slice(rest, (0, 0, 0), (batch, n, 1))
+        best = b.reduce("argmax", b.map("abs", column), (1,), keepdims=True)  # [batch, 1, 1]
+        pivots = b.gather_elements(rest, b.broadcast(best, (batch, 1, n)), 1)
+        pivot = b.reshape(b.slice(pivots, (0, 0, 0), (batch, 1, 1)), (batch,))
+        moved = b.map("ne", b.reshape(best, (batch,)), b.scalar(0, DType.I64))
+        result = b.map("mul", result, b.map("select", moved, b.map("neg", pivot), pivot))
+        if n == 1:
+            break
+        # the row that the pivot's row displaces takes its place
+        chosen = b.map("eq", b.iota((1, n - 1, 1), 1, DType.I64, 1), best)
+        rows = b.slice(rest, (0, 1, 0), (batch, n - 1, n))
+        rows = b.map("select", chosen, b.slice(rest, (0, 0, 0), (batch, 1, n)), rows)
+        divisor = b.reshape(pivot, (batch, 1, 1))
+        factor = b.map("div", b.slice(rows, (0, 0, 0), (batch, n - 1, 1)), divisor)
+        factor = b.map("select", b.map("eq", divisor, zero), zero, factor)  # a column of zeros: the determinant is 0
+        rest = b.map(
+            "sub",
+            b.slice(rows, (0, 0, 1), (batch, n - 1, n - 1)),
+            b.map("mul", factor, b.slice(pivots, (0, 0, 1), (batch, 1, n - 1))),
+        )
+    return b.reshape(b.cast(result, x.dtype), x.shape[:-2])
 
 
 @lowers(
@@ -20,20 +63,14 @@ INVERSE_LIMIT = 32
     versions=[1],
     dtypes={"x": FLOATS},
     domain="com.microsoft",
-    note=f"matrices of a known size, at most {INVERSE_LIMIT}",
+    note=f"matrices of a known size, at most {ELIMINATION_LIMIT}",
 )
 def inverse(b: LowerContext, x: Value) -> Value:
     """Inverse of ONNX Runtime: ``[*, M, M]``, by Gauss-Jordan elimination that takes the largest entry of each column.
 
     A singular matrix gives infinities and NaN. Halves are computed in float32.
     """
-    if x.rank < 2:
-        raise Unsupported(f"an input of rank {x.rank} is no matrix")
-    require_same(x.shape[-2], x.shape[-1], "its matrices are not square")
-    size = x.shape[-1] if isinstance(x.shape[-1], int) else x.shape[-2]
-    if isinstance(size, Dim) or size > INVERSE_LIMIT:
-        raise Unsupported(f"matrices of size {size}: known sizes up to {INVERSE_LIMIT} are supported")
-    batch = product(x.shape[:-2])
+    batch, size = _square(x)
     a = b.reshape(composites.wide(b, x), (batch, size, size))
     unit = b.map("eq", b.iota((size, size), 0, DType.I32), b.iota((size, size), 1, DType.I32))
     both = b.concat([a, b.broadcast(b.cast(unit, a.dtype), (batch, size, size))], 2)

@@ -37,15 +37,20 @@ def _scale_shift(b: Builder, y: Value, scale: Value | None, bias: Value | None) 
 # ---------------------------------------------------------------------------------------------------- batch, instance
 
 
-def _batch_norm(b: Builder, x: Value, scale: Value, bias: Value, mean: Value, var: Value, epsilon: float) -> Value:
-    """``x * s + (bias - mean * s)`` with ``s = scale / sqrt(var + epsilon)``: what folds into a convolution."""
+def _batch_norm(
+    b: Builder, x: Value, scale: Value, bias: Value, mean: Value, var: Value, epsilon: float, spatial: int = 1
+) -> Value:
+    """``x * s + (bias - mean * s)`` with ``s = scale / sqrt(var + epsilon)``: what folds into a convolution.
+
+    The statistics are one number a channel or, not *spatial* (before version 9), one for each activation ``[C, *spatial]``.
+    """
     y = composites.wide(b, x)
     scale, bias, mean, var = (b.cast(v, y.dtype) for v in (scale, bias, mean, var))
     factor = b.map("div", scale, b.map("sqrt", b.map("add", var, composites.number(b, epsilon, var))))
     shift = b.map("sub", bias, b.map("mul", mean, factor))
-    rank = max(x.rank, 2)
-    y = b.map("add", b.map("mul", y, _per_channel(b, factor, rank)), _per_channel(b, shift, rank))
-    return b.cast(y, x.dtype)
+    if spatial:
+        factor, shift = (_per_channel(b, v, max(x.rank, 2)) for v in (factor, shift))
+    return b.cast(b.map("add", b.map("mul", y, factor), shift), x.dtype)
 
 
 _ONE_OUTPUT = "the training form of BatchNormalization is not supported"
@@ -73,9 +78,7 @@ def batch_norm_1(
 ) -> Value:
     """BatchNormalization before 7: inference needs ``is_test``."""
     _inference_only(b, not is_test)
-    if not spatial:
-        raise Unsupported("spatial 0 (statistics for each activation) is not supported")
-    return _batch_norm(b, x, scale, bias, mean, var, epsilon)
+    return _batch_norm(b, x, scale, bias, mean, var, epsilon, spatial)
 
 
 @lowers("BatchNormalization", versions=[7, 9], dtypes={"x": FLOATS}, note="inference form")
@@ -93,9 +96,7 @@ def batch_norm_7(
 ) -> Value:
     """BatchNormalization-7 and -9: with one output it is inference."""
     _inference_only(b, False)
-    if not spatial:
-        raise Unsupported("spatial 0 (statistics for each activation) is not supported")
-    return _batch_norm(b, x, scale, bias, mean, var, epsilon)
+    return _batch_norm(b, x, scale, bias, mean, var, epsilon, spatial)
 
 
 @lowers("BatchNormalization", versions=[14, 15], dtypes={"x": FLOATS})
