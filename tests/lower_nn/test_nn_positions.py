@@ -98,3 +98,39 @@ def test_gated_relative_position_bias(dtype: Any) -> None:
     check_formula(
         "GatedRelativePositionBias", given, {"num_heads": N}, [want.astype(dtype)], dynamic=True, fixed_last=True, **tolerance
     )
+
+
+# --------------------------------------------------------------------------------------- rotary embedding of other models
+
+STREAMS = RNG.integers(0, 10, (3, B, S))
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize(
+    "shape,section", [((B, S, N * 16), (2, 3, 3)), ((B, N, S, 16), (4, 2, 2)), ((B, S, N * 16), (2, 1, 1))], ids=str
+)
+def test_multimodal_rotary_embedding(shape: tuple[int, ...], section: tuple[int, ...], layout: int, interleaved: int) -> None:
+    half = sum(section)
+    given = {"x": normal(*shape), "p": STREAMS, "c": normal(10, half), "s": normal(10, half)}
+    part = {"rotary_embedding_dim": 2 * half} if half < 8 else {}
+    attributes = {"mrope_section": section, "mrope_layout": layout, "interleaved": interleaved, "num_heads": N, **part}
+    check("MRotaryEmbedding", 17, given, attributes, constants=("c", "s"), **FORM)
+
+
+def test_multimodal_positions_outside_the_caches_are_errors() -> None:
+    for shift in (5, -5):
+        given = {"x": normal(B, S, N * 16), "p": STREAMS + shift, "c": normal(10, 8), "s": normal(10, 8)}
+        model = model_of("MRotaryEmbedding", 17, given, {"mrope_section": [2, 3, 3], "num_heads": N}, **FORM)
+        with pytest.raises(ModelError, match="outside"):
+            run(graph_of(model), given)
+
+
+def test_gemma_rotary_embedding() -> None:
+    angles = normal(B, S, D)
+    parts = [normal(B, N, S, D).astype(np.float16) for _ in range(4)]
+    cos, sin = (f(angles)[:, None].astype(np.float16).astype(np.float64) for f in (np.cos, np.sin))
+    q, q_turned, k, k_turned = (x.astype(np.float64) for x in parts)
+    wants = [(x * cos + turned * sin).astype(np.float16) for x, turned in ((q, q_turned), (k, k_turned))]
+    given = {"emb": angles, **dict(zip(("q", "qr", "k", "kr"), parts, strict=True))}
+    check_formula("GemmaRotaryEmbedding", given, {}, wants, dynamic=True, rtol=2e-3, atol=4e-3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from onnx_vulkan.dims import require_same
@@ -52,6 +54,68 @@ def rotary_embedding_ms(
         b, x, cos_cache, sin_cache, from_zero(b, ids, cos_cache.shape[0]),
         heads=num_heads, width=rotary_embedding_dim, interleaved=bool(interleaved),
     )  # fmt: skip
+
+
+def _streams(section: Sequence[int], layout: int) -> Array:
+    """int64: which of the three position streams (time, height, width) turns each number of half a head."""
+    if len(section) != 3 or min(section) < 0 or layout not in (0, 1):
+        raise Unsupported(f"mrope_section {list(section)} with mrope_layout {layout} is not supported")
+    if layout == 0:
+        return np.repeat(np.arange(3), section)
+    place = np.arange(sum(section))
+    streams = np.zeros(sum(section), np.int64)
+    for stream in (1, 2):
+        streams[(place % 3 == stream) & (place < 3 * section[stream])] = stream
+    return streams
+
+
+@lowers("MRotaryEmbedding", versions=[1], dtypes={"x": GPU_FLOATS, "position_ids": _INTEGERS}, domain="com.microsoft")
+def multimodal_rotary_embedding(
+    b: LowerContext,
+    x: Value,
+    position_ids: Value,
+    cos_cache: Value,
+    sin_cache: Value,
+    *,
+    interleaved: int = 0,
+    is_packed_batching: int = 0,
+    mrope_layout: int = 0,
+    mrope_section: Sequence[int],
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+    scale: float = 1.0,
+) -> Value:
+    """MRotaryEmbedding of ONNX Runtime (Qwen's vision models) on ``[B, S, hidden]`` or ``[B, H, S, D]``.
+
+    position_ids are ``[3, B, S]``: each number of half a head is turned by the position in time, height or width.
+    """
+    if scale != 1.0:
+        raise Unsupported("scale is not supported")
+    if x.rank not in (3, 4) or position_ids.rank != 3:
+        raise Unsupported(f"an input of rank {x.rank} with position_ids of rank {position_ids.rank} is not supported")
+    streams = _streams(mrope_section, mrope_layout)
+    rows, half = cos_cache.shape
+    require_same(half, len(streams), "mrope_section and the caches' width differ")
+    _, batch, steps = position_ids.shape
+    ids = from_zero(b, b.cast(position_ids, DType.I64), rows)
+    each = b.transpose(b.gather(ids, b.const(streams), 0), (1, 2, 0))
+    index = b.reshape(each, (batch * steps, len(streams)))
+    cos, sin = (b.reshape(b.gather_elements(cache, index, 0), (batch, steps, half)) for cache in (cos_cache, sin_cache))
+    return rotary(b, x, cos, sin, None, heads=num_heads, width=rotary_embedding_dim, interleaved=bool(interleaved))
+
+
+@lowers(
+    "GemmaRotaryEmbedding",
+    versions=[1],
+    dtypes={"emb": (DType.F32,), **dict.fromkeys(("q", "q_rot", "k", "k_rot"), (DType.F16,))},
+    domain="com.microsoft",
+)
+def gemma_rotary_embedding(b: LowerContext, emb: Value, q: Value, q_rot: Value, k: Value, k_rot: Value) -> tuple[Value, Value]:
+    """GemmaRotaryEmbedding of ONNX Runtime: ``x * cos(emb) + x_rot * sin(emb)`` in half floats for queries and keys."""
+    batch, steps, size = emb.shape
+    cos, sin = (b.reshape(b.cast(b.map(fn, emb), DType.F16), (batch, 1, steps, size)) for fn in ("cos", "sin"))
+    query, keys = (b.map("add", b.map("mul", x, cos), b.map("mul", turned, sin)) for x, turned in ((q, q_rot), (k, k_rot)))
+    return query, keys
 
 
 def _buckets(count: int, longest: int) -> Array:

@@ -61,6 +61,20 @@ _MICROSOFT: Mapping[str, tuple[str, ...]] = {
         "QOrderedMatMul",
         "QuantizeWithOrder",
     ),
+    "it works on sequences that are packed without their padding": (
+        "PackedAttention",
+        "PackedMultiHeadAttention",
+        "RestorePadding",
+    ),
+    "its cache of keys and values is kept in pages": ("PagedAttention", "SparsePagedAttention"),
+    "each query chooses its own keys": (
+        "DynamicSparseAttention",
+        "PackedSparseAttentionIndexer",
+        "PackedSparseAttentionIndexerMerge",
+        "SparseAttentionIndexer",
+    ),
+    "its cache is in an order that only CUDA kernels read": ("DecoderMaskedSelfAttention",),
+    "its attention is a window around each query and a few global keys": ("LongformerAttention",),
     "block floating point numbers are not supported": ("DequantizeBFP", "QuantizeBFP"),
     "it is written for one model inside Microsoft, and its meaning is that of its only kernel": (
         "AttnLSTM",
