@@ -4,6 +4,7 @@ from onnx_vulkan.lower import (  # noqa: F401  importing a room registers its op
     activations,
     attention,
     blocks,
+    causal,
     control,
     conv,
     decoder_attention,
