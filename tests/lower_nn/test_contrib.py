@@ -128,5 +128,6 @@ def test_refused_by_name() -> None:
     assert not REFUSED.keys() & LOWERINGS.keys()
     known = {(s.domain, s.name) for s in (*get_all_operator_schema(), *onnx.defs.get_all_schemas())}
     assert known >= REFUSED.keys()
+    assert not {name for name in known if name[0] == "com.microsoft"} - REFUSED.keys() - LOWERINGS.keys()
     (refusal,) = refusals(graph_of(model_of("Unique", 13, {"x": normal(3)}, **CONTRIB)))
     assert "com.microsoft::Unique is not supported: the shape of its result depends on data." in refusal.reason
