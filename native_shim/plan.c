@@ -72,6 +72,7 @@ static const char *check_io(const ov_plan_desc *p, uint32_t n_inputs, uint32_t n
     for (uint32_t i = 0; i < n_inputs; i++) {
         const ov_io_desc *io = &p->inputs[i];
         if (io->rank > OV_MAX_RANK) return "an input's rank is above 16";
+        if (!io->bits) return "an input's elements have no bits";
         if ((uint64_t)io->dims + io->rank > p->n_keys) return "an input's dims lie outside the keys";
         if (io->offset > p->input_size || io->capacity > p->input_size - io->offset) return "an input lies outside its segment";
         if (!(io->flags & OV_IO_HOST_KNOWN)) continue;
@@ -83,6 +84,7 @@ static const char *check_io(const ov_plan_desc *p, uint32_t n_inputs, uint32_t n
     for (uint32_t i = 0; i < n_outputs; i++) {
         const ov_io_desc *io = &p->outputs[i];
         if (io->rank > OV_MAX_RANK) return "an output's rank is above 16";
+        if (!io->bits) return "an output's elements have no bits";
         if ((uint64_t)io->dims + io->rank > p->n_output_dims) return "an output's dims lie outside their array";
         if (io->offset > p->output_size || io->capacity > p->output_size - io->offset)
             return "an output lies outside its segment";

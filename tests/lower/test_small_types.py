@@ -228,7 +228,7 @@ def test_bits_are_cast() -> None:
     model = cast_model(DType.I4, DType.I8, ["n"], 28)
     model.graph.node[0].op_type = "BitCast"
     (refusal,) = refusals(graph_of(model))
-    assert refusal.reason == "the bits of int4 are not those of a int8."
+    assert refusal.reason == "the bits of int4 are not those of int8."
 
 
 def test_nothing_is_computed_in_a_small_type() -> None:

@@ -65,7 +65,8 @@ def product_with_weight(b: Builder, x: Value, w: Value, transposed: bool = False
     if weight is None or x.rank < 2 or x.dtype is not w.dtype or x.dtype is DType.F64:
         return None
     depth_axis = int(weight.transposed != transposed)
-    depth, columns = (int(e) for e in (weight.codes.shape if depth_axis == 0 else weight.codes.shape[::-1]) if isinstance(e, int))
+    extents = [e for e in weight.codes.shape if isinstance(e, int)]
+    depth, columns = extents[depth_axis], extents[1 - depth_axis]
     block = _block(weight, depth_axis, depth)
     if block is None or not depth or not columns:
         return None

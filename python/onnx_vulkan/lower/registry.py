@@ -38,6 +38,9 @@ from onnx_vulkan.graph import Graph, Node
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
 
+if typing.TYPE_CHECKING:
+    from onnx_vulkan.lower.dequantized import Weight
+
 __all__ = [
     "EVALUATIONS",
     "LOWERINGS",
@@ -116,7 +119,7 @@ class LowerContext(Builder):
     """Lowers a body (If, Loop, Scan) in place: its inputs are bound to the operands, its outputs come back. Set by the driver."""
     forks: dict[tuple[str, Dim], None]
     """The undecided questions on which the types of later values hang, met while claiming. Kept by the driver."""
-    weights: dict[Value, Any]
+    weights: dict[Value, Weight]
     """The values that are dequantized constants, with what they are made of (:mod:`onnx_vulkan.lower.dequantized`)."""
     demanded: bool = False
     """In an evaluation: whether something needs the result on the host. Else it declines what would pin the run's shapes."""

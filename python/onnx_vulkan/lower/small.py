@@ -28,9 +28,9 @@ _U32, _F32 = DType.U32, DType.F32
 
 
 def bounds(dtype: DType) -> tuple[int, int]:
-    """The least and the largest number of an integer type."""
+    """The least and the largest number of a small integer type."""
     top = 1 << (dtype.bits - 1)
-    return (-top, top - 1) if dtype.carrier is DType.I8 or dtype.is_signed else (0, 2 * top - 1)
+    return (-top, top - 1) if dtype.carrier is DType.I8 else (0, 2 * top - 1)
 
 
 # ------------------------------------------------------------------------------------------------------------ codes
@@ -65,7 +65,7 @@ def _of_codes(b: Builder, codes: Value, dtype: DType) -> Value:
 def recode(b: Builder, x: Value, dtype: DType) -> Value:
     """ONNX BitCast: the same bits as another type of equally many."""
     if x.dtype.bits != dtype.bits:
-        raise Unsupported(f"the bits of {x.dtype.onnx_name} are not those of a {dtype.onnx_name}")
+        raise Unsupported(f"the bits of {x.dtype.onnx_name} are not those of {dtype.onnx_name}")
     if x.dtype in SMALL and dtype in SMALL:
         return _of_codes(b, _codes_of(b, x), dtype)
     return b.bits(x, dtype)
