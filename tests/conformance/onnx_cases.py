@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -40,9 +40,9 @@ class Case:
         return tuple(sorted({node.op_type for node in onnx.ModelProto.FromString(self.model).graph.node}))
 
 
-def all_cases() -> list[Case]:
-    """Every case of every kind, in a fixed order."""
-    return [*_made(), *_stored(), *_light()]
+def all_cases(kinds: Collection[str] = KINDS) -> list[Case]:
+    """Every case of these kinds, in a fixed order."""
+    return [case for kind in KINDS if kind in kinds for case in _MAKERS[kind](kind)]
 
 
 def _array(value: Any) -> Array | None:
@@ -60,28 +60,27 @@ def _case(name: str, kind: str, model: onnx.ModelProto, data: Sequence[tuple[Any
     return Case(name, kind, model.SerializeToString(), pairs, tensors, rtol, atol)  # type: ignore[arg-type]
 
 
-def _made() -> Iterator[Case]:
+def _made(kind: str) -> Iterator[Case]:
     """The cases that ONNX makes in memory: operators and simple graphs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from onnx.backend.test.case import model, node
 
-        made = [("node", c) for c in node.collect_testcases(None)] + [("simple", c) for c in model.collect_testcases()]
-    for kind, c in made:
+        made = node.collect_testcases(None) if kind == "node" else model.collect_testcases()
+    for c in made:
         if c.model is not None and c.data_sets is not None:
             yield _case(c.name, kind, c.model, c.data_sets, c.rtol, c.atol)
 
 
-def _stored() -> Iterator[Case]:
+def _stored(kind: str) -> Iterator[Case]:
     """The cases that come as files with the ``onnx`` package."""
     from onnx.backend.test.loader import load_model_tests
 
-    for kind in KINDS[2:4]:
-        for c in load_model_tests(kind=kind):
-            folder = Path(c.model_dir)
-            model = onnx.load(str(folder / "model.onnx"))
-            data = [_stored_set(model, part) for part in sorted(folder.glob("test_data_set_*"))]
-            yield _case(c.name, kind, model, data, c.rtol, c.atol)
+    for c in load_model_tests(kind=kind):
+        folder = Path(c.model_dir)
+        model = onnx.load(str(folder / "model.onnx"))
+        data = [_stored_set(model, part) for part in sorted(folder.glob("test_data_set_*"))]
+        yield _case(c.name, kind, model, data, c.rtol, c.atol)
 
 
 def _stored_set(model: onnx.ModelProto, folder: Path) -> tuple[list[onnx.TensorProto], list[onnx.TensorProto]]:
@@ -92,7 +91,7 @@ def _stored_set(model: onnx.ModelProto, folder: Path) -> tuple[list[onnx.TensorP
     return read("input"), read("output")
 
 
-def _light() -> Iterator[Case]:
+def _light(kind: str) -> Iterator[Case]:
     """The vision models that come with the ``onnx`` package; the input is a ramp, as in ONNX's own runner."""
     from onnx.backend.test.loader import load_model_tests
 
@@ -106,10 +105,19 @@ def _light() -> Iterator[Case]:
         outputs = [onnx.load_tensor(str(path.with_name(f"{path.stem}_output_{i}.pb"))) for i in range(len(model.graph.output))]
         names = [i.name for i in model.graph.input if i.name not in constants]
         data = [(dict(zip(names, inputs, strict=True)), [numpy_helper.to_array(o) for o in outputs])]
-        yield Case(c.name, "light", model.SerializeToString(), data, True, c.rtol, c.atol)
+        yield Case(c.name, kind, model.SerializeToString(), data, True, c.rtol, c.atol)
 
 
 def _ramp(declared: onnx.ValueInfoProto) -> Array:
     shape = [d.dim_value or 1 for d in declared.type.tensor_type.shape.dim]
     count = int(np.prod(shape))
     return (np.arange(count).reshape(shape) / count).astype(np.float32)
+
+
+_MAKERS: dict[str, Callable[[str], Iterator[Case]]] = {
+    "node": _made,
+    "simple": _made,
+    "pytorch-converted": _stored,
+    "pytorch-operator": _stored,
+    "light": _light,
+}

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime as ort
 import onnxruntime_ep_vulkan
 import pytest
@@ -183,6 +184,20 @@ def test_a_scan_in_a_loop_runs_in_one_block() -> None:
     session = vulkan_session(model)
     agree(session, model, {"x": floats(3, 4)})
     in_blocks(session, 1, 1)
+
+
+@pytest.mark.parametrize("made_by", ["p = Exp(x)", "t = Cast<to: int = 8>(x) p = Cast<to: int = 1>(t)"], ids=["us", "the CPU"])
+def test_a_loop_reads_what_is_made_outside(made_by: str) -> None:
+    """A value of the same block or of the CPU's, an input and a constant; and a scan output."""
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 18]>
+        g (float[n] x, float[n] z) => (float[n] y, float[3, n] s) <int64 trips = {{3}}, float[1] w = {{2.0}}> {{
+            {made_by}
+            y, s = Loop(trips, , x) <body = b (int64 i, bool c, float[n] v) => (bool go, float[n] next, float[n] o) {{
+                go = Identity(c) a = Mul(v, p) d = Add(a, z) e = Sub(d, w) next = Tanh(e) o = Add(next, p) }}> }}""")
+    data = bytes(model.SerializeToString())
+    session = vulkan_session(data)
+    agree(session, data, {"x": floats(5), "z": floats(5)})
+    in_blocks(session, 1, 2 if "Exp" in made_by else 1)
 
 
 def test_the_body_of_a_function_is_left_alone() -> None:
