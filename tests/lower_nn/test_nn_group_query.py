@@ -210,7 +210,7 @@ def test_wrong_lengths_are_errors() -> None:
 @pytest.mark.parametrize(
     "attributes,reason",
     [
-        ({"sliding_window_cache": 1, "local_window_size": 4}, "sliding_window_cache is not supported"),
+        ({"sliding_window_cache": 1}, "without local_window_size"),
         ({"k_quant_type": "PER_TENSOR"}, "quantized"),
         ({"causal": 0, "local_window_size": 4}, "local_window_size"),
     ],
@@ -220,6 +220,47 @@ def test_refused_forms(attributes: dict[str, Any], reason: str) -> None:
     model = model_of("GroupQueryAttention", 17, plain(operands(1, 1, 5)), {**HEADS, **attributes}, outputs=3, **FORM)
     (refusal,) = refusals(graph_of(model))
     assert reason in refusal.reason
+
+
+def resident(tokens: int, capacity: int, window: int) -> int:
+    """How many rows a window's cache holds, by the operator's text."""
+    group = capacity - window + 1
+    return tokens if tokens <= capacity else tokens - group * -(-(tokens - capacity) // group)
+
+
+def slides(given: Mapping[str, Array | None], window: int, **attributes: Any) -> None:
+    """A step with a window's cache is as on the CPU EP."""
+    q, last, past, new = (np.asarray(given[n]) for n in ("q", "last", "pk", "new"))
+    ends = last.astype(int) + 1
+    rows = new if given["new"] is not None else [q.shape[1]] * len(ends)
+    held = [resident(n, past.shape[2], window) for n in ends]
+
+    def specified(i: int, y: Array) -> Array:
+        taken = [x[:n] if i == 0 else x[:, :kept] for x, n, kept in zip(y, rows, held, strict=True)]
+        return np.concatenate([x.reshape(-1) for x in taken])
+
+    turned = int(given["cos"] is not None)
+    whole = {**HEADS, "do_rotary": turned, "local_window_size": window, "sliding_window_cache": 1, **attributes}
+    used = given if given["new"] is not None else plain(given)
+    check("GroupQueryAttention", 17, used, whole, outputs=3, specified=specified, **FORM)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7])
+@pytest.mark.parametrize("window,capacity", [(4, 4), (4, 5), (4, 7), (1, 1), (1, 3)])
+def test_a_cache_of_a_window(window: int, capacity: int, steps: int) -> None:
+    for past in (0, 1, 3, 4, 5, 9):
+        slides(operands(1, steps, past, capacity=capacity, rope=16 if past % 2 else 0), window)
+
+
+def test_a_cache_of_a_window_for_many_sequences() -> None:
+    slides(operands(3, 1, 8, capacity=5, last=[2, 8, 5], rope=16, packed=True, sink=True), 4, softcap=2.0)
+    slides(operands(3, 4, 0, capacity=5, last=[2, 8, 5], new=[3, 4, 0], total=9, rope=16), 4)
+    slides(operands(3, 1, 0, capacity=5, last=[2, 8, 5], new=[1, 0, 1], total=30), 4)
+
+
+def test_a_cache_smaller_than_its_window_is_an_error() -> None:
+    with pytest.raises(ShapeMismatch, match="smaller than local_window_size"):
+        interpreted(plain(operands(1, 1, 5, capacity=3)), {**HEADS, "local_window_size": 4, "sliding_window_cache": 1})
 
 
 def test_random_forms() -> None:

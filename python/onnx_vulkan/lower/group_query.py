@@ -16,6 +16,7 @@ from onnx_vulkan.lower.attention import Masks, merge_heads, positions, rotate, s
 from onnx_vulkan.lower.elementwise import GPU_FLOATS
 from onnx_vulkan.lower.indexing import from_zero, in_range
 from onnx_vulkan.lower.registry import Host, LowerContext, lowers
+from onnx_vulkan.lower.window_cache import window_step
 from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
@@ -112,11 +113,7 @@ def _angles(
     return b.reshape(b.gather(cache, from_zero(b, rows, cache.shape[0]), 0), (rows.shape[0], steps, 1, half))
 
 
-def _refuse_new_forms(
-    *, sliding_window_cache: int, k_quant_type: str, v_quant_type: str, scales: bool, causal: int, local_window_size: int
-) -> None:
-    if sliding_window_cache:
-        raise Unsupported("sliding_window_cache is not supported")
+def _refuse_new_forms(*, k_quant_type: str, v_quant_type: str, scales: bool, causal: int, local_window_size: int) -> None:
     if scales or k_quant_type != "NONE" or v_quant_type != "NONE":
         raise Unsupported("a quantized key and value cache is not supported")
     if causal not in (0, 1) or (not causal and local_window_size >= 0):
@@ -128,7 +125,7 @@ def _refuse_new_forms(
     versions=[1],
     dtypes={**dict.fromkeys(_CACHED, GPU_FLOATS), "seqlens_k": _I32, "query_seqlens": _I32},
     domain="com.microsoft",
-    note="no quantized cache, no sliding_window_cache",
+    note="no quantized cache",
 )
 def group_query_attention(
     b: LowerContext,
@@ -173,11 +170,12 @@ def group_query_attention(
     Query ``[B, S, H*D]`` and keys and values ``[B, S, G*D]``, or all in query; past ``[B, G, P, D]``; seqlens_k ``[B]`` counts
     each sequence's keys after this step, less one. Gives ``[B, S, H*D]``, the caches ``[B, G, max(P, total), D]`` and the
     scores ``[B, H, S, total]``. A sequence as long as the total is a first prompt: then nothing of the past is read. Rows of
-    a prompt behind a sequence's end are not specified.
+    a prompt behind a sequence's end are not specified. With sliding_window_cache the caches keep their capacity P, see
+    :mod:`window_cache`.
     """
     _refuse_new_forms(
-        sliding_window_cache=sliding_window_cache, k_quant_type=k_quant_type, v_quant_type=v_quant_type,
-        scales=k_scale is not None or v_scale is not None, causal=causal, local_window_size=local_window_size,
+        k_quant_type=k_quant_type, v_quant_type=v_quant_type, scales=k_scale is not None or v_scale is not None,
+        causal=causal, local_window_size=local_window_size,
     )  # fmt: skip
     q, k, v = _split(b, query, key, value, num_heads, kv_num_heads)
     batch, steps, _, size = q.shape
@@ -203,13 +201,13 @@ def group_query_attention(
         if query_seqlens is not None:
             raise Unsupported("query_seqlens without a cache is not supported")
         total = length = require_same(steps, total, "without a cache the total length is the sequence's")
-    elif not at_least(total, capacity + 1):
+    elif sliding_window_cache or not at_least(total, capacity + 1):
         length = capacity
     elif query_seqlens is None and not prompt:
         total = length = require_same(total, capacity + steps, "total_sequence_length is not the cached and the new length")
     per_sequence = (batch, 1, 1, 1)
     valid = b.reshape(b.cast(query_seqlens, DType.I64), per_sequence) if query_seqlens is not None else None
-    if not prompt or not causal:
+    if not prompt or not causal or sliding_window_cache:
         ends = b.reshape(in_range(b, b.reshape(seqlens_k, (batch,)), total), per_sequence)
         ends = b.map("add", ends, b.scalar(1, DType.I64))
     if not prompt:
@@ -225,21 +223,29 @@ def group_query_attention(
         q, k = (rotate(b, x, cos, sin, width, interleaved=bool(rotary_interleaved)) for x in (q, k))
 
     q, k, v = (b.transpose(x, (0, 2, 1, 3)) for x in (q, k, v))
-    present_key = _present(b, past_key, k, before, valid, length)
-    present_value = _present(b, past_value, v, before, valid, length)
-    used = (batch, kv_num_heads, total, size)
-    k, v = b.slice(present_key, (0, 0, 0, 0), used), b.slice(present_value, (0, 0, 0, 0), used)
-    rows, columns = positions(b, steps, total, b.reshape(before, (batch,)) if before is not None else 0)
-    if causal:
-        allowed = [b.map("le", columns, rows)]
-        if local_window_size > 0:
-            allowed.append(b.map("lt", b.map("sub", rows, columns), b.scalar(local_window_size, DType.I64)))
+    present: tuple[Value, Value]
+    if sliding_window_cache:
+        if past_key is None or past_value is None or local_window_size <= 0 or not causal:
+            raise Unsupported("sliding_window_cache without a cache or without local_window_size is not supported")
+        if attention_bias is not None or b.wants(3):
+            raise Unsupported("sliding_window_cache with attention_bias or a fourth output is not supported")
+        step = window_step(b, (past_key, past_value), (k, v), before, ends, local_window_size)
+        present, k, v, allowed = step.present, step.keys, step.values, list(step.allowed)
     else:
-        allowed = [b.map("lt", b.reshape(columns, (1, 1, 1, total)), ends)]
+        present = _present(b, past_key, k, before, valid, length), _present(b, past_value, v, before, valid, length)
+        k, v = (b.slice(x, (0, 0, 0, 0), (batch, kv_num_heads, total, size)) for x in present)
+        rows, columns = positions(b, steps, total, b.reshape(before, (batch,)) if before is not None else 0)
+        if causal:
+            allowed = [b.map("le", columns, rows)]
+            if local_window_size > 0:
+                allowed.append(b.map("lt", b.map("sub", rows, columns), b.scalar(local_window_size, DType.I64)))
+        else:
+            allowed = [b.map("lt", b.reshape(columns, (1, 1, 1, total)), ends)]
     sink = head_sink
     if sink is None and smooth_softmax == 1:
         sink = b.full((num_heads,), 0, DType.F32)
-    masks = Masks(tuple(allowed), (attention_bias,) if attention_bias is not None else ())
+    idle = query_seqlens is not None  # a sequence without new rows may see no key
+    masks = Masks(tuple(allowed), (attention_bias,) if attention_bias is not None else (), may_be_empty=idle)
     stages = scaled_attention(b, q, k, v, scale=scale or 1 / math.sqrt(size), masks=masks, softcap=softcap, sink=sink)
     scores: Value | None = None
     if b.wants(3):
@@ -250,4 +256,4 @@ def group_query_attention(
             zero = b.scalar(0, DType.F32)
             scores = b.map("select", b.map("isneginf", stages.masked), zero, stages.masked)
         scores = b.cast(scores, q.dtype)
-    return merge_heads(b, stages.y), present_key, present_value, scores
+    return merge_heads(b, stages.y), *present, scores
