@@ -24,31 +24,40 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer ErrorWord {
     int value_high;
 };
 
+void report_index(int low, int high, ErrorWord e, uint label) {
+    if (atomicAdd(e.count, 1u) == 0u) {
+        e.label = label;
+        e.value = low;
+        e.value_high = high;
+    }
+}
+
+// An index outside [0, extent) is reported and read as 0.
+int checked_place(int i, int extent, ErrorWord e, uint label) {
+    if (i >= 0 && i < extent) return i;
+    report_index(i, i < 0 ? -1 : 0, e, label);
+    return 0;
+}
+
 // Wraps a negative index; an index outside [-extent, extent) is reported and read as 0.
 int checked_index(int i, int extent, ErrorWord e, uint label) {
     int at = i < 0 ? i + extent : i;
-    if (at < 0 || at >= extent) {
-        if (atomicAdd(e.count, 1u) == 0u) {
-            e.label = label;
-            e.value = i;
-            e.value_high = i < 0 ? -1 : 0;
-        }
-        return 0;
-    }
-    return at;
+    if (at >= 0 && at < extent) return at;
+    report_index(i, i < 0 ? -1 : 0, e, label);
+    return 0;
 }
 
 #ifdef HAS_I64
+int checked_place(int64_t i, int extent, ErrorWord e, uint label) {
+    if (i >= 0l && i < int64_t(extent)) return int(i);
+    report_index(int(i), int(i >> 32), e, label);
+    return 0;
+}
+
 int checked_index(int64_t i, int extent, ErrorWord e, uint label) {
     int64_t at = i < 0l ? i + int64_t(extent) : i;
-    if (at < 0l || at >= int64_t(extent)) {
-        if (atomicAdd(e.count, 1u) == 0u) {
-            e.label = label;
-            e.value = int(i);
-            e.value_high = int(i >> 32);
-        }
-        return 0;
-    }
-    return int(at);
+    if (at >= 0l && at < int64_t(extent)) return int(at);
+    report_index(int(i), int(i >> 32), e, label);
+    return 0;
 }
 #endif

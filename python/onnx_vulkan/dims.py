@@ -29,6 +29,7 @@ __all__ = [
     "Guard",
     "Scope",
     "at_least",
+    "axis_of",
     "broadcast_extents",
     "broadcast_shapes",
     "ceil_div",
@@ -427,6 +428,13 @@ def require_at_least(a: Extent, b: Extent, message: str) -> None:
         return
     if not scope.decide("nonneg", difference):
         raise ShapeMismatch(message)
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """An axis counted from 0, where a negative one counts from the end. Raises Unsupported for one that is not there."""
+    if not -rank <= axis < rank:
+        raise Unsupported(f"there is no axis {axis} in a tensor of rank {rank}")
+    return axis % rank
 
 
 def minimum(a: Extent, b: Extent) -> Extent:

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx_vulkan.dims import Scope, symbol
 from onnx_vulkan.dtypes import DType
-from onnx_vulkan.errors import InvalidInput, ModelError
+from onnx_vulkan.errors import InvalidInput, ModelError, ShapeMismatch
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.interp import interpret
 from onnx_vulkan.program.ir import Value
@@ -110,8 +110,9 @@ def test_slices_run_backwards_and_may_be_empty() -> None:
     x = np.arange(12, dtype=np.int32).reshape(3, 4)
     assert run(lambda b, v: b.slice(v, [2, 3], [3, 2], [-1, -3]), x).tolist() == x[::-1, ::-3].tolist()
     assert run(lambda b, v: b.slice(v, [0, 0], [3, 0]), x).shape == (3, 0)
-    with pytest.raises(ModelError, match="outside"):
-        run(lambda b, v: b.slice(v, [1, 0], [3, 4]), x)
+    for starts, sizes, steps in (([1, 0], [3, 4], [1, 1]), ([-1, 0], [1, 4], [1, 1]), ([1, 0], [3, 4], [-1, 1])):
+        with pytest.raises(ShapeMismatch, match="a slice"):
+            run(lambda b, v, form=(starts, sizes, steps): b.slice(v, *form), x)
 
 
 def test_an_index_outside_is_an_error_not_a_value() -> None:
@@ -120,7 +121,7 @@ def test_an_index_outside_is_an_error_not_a_value() -> None:
     for build in (
         lambda b, v, i: b.gather(v, i, 0),
         lambda b, v, i: b.gather_elements(v, i, 0),
-        lambda b, v, i: b.scatter(v, i, v, kind="elements", axis=0),
+        lambda b, v, i: b.scatter(v, i, b.cast(i, DType.F32), kind="elements", axis=0),
         lambda b, v, i: b.gather_nd(v, b.reshape(i, (2, 1))),
     ):
         with pytest.raises(ModelError, match="index 3 is outside an axis of 3"):

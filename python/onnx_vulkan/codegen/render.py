@@ -363,7 +363,8 @@ class Renderer:
         elif indices.dtype is not DType.I32:
             text = f"int({text})"
         error, label = self.params.error(), self.params.label(instr.source)
-        return self.variable(f"checked_index({text}, {self.params.word(extent)}, {error}, {label})", level)
+        check = "checked_index" if instr.attrs.get("wrap", True) else "checked_place"
+        return self.variable(f"{check}({text}, {self.params.word(extent)}, {error}, {label})", level)
 
     def _gather(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
         x, indices = instr.inputs

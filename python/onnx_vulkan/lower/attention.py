@@ -86,6 +86,8 @@ def scaled_attention(
     """
     batch, heads, steps, _ = q.shape
     groups, total = k.shape[1], k.shape[2]
+    for x in (k, v):
+        require_same(x.shape[0], batch, "queries, keys and values are of different batches")
     require_same(heads % groups, 0, "query heads are no multiple of key heads")
     t = DType.F64 if q.dtype is DType.F64 else DType.F32
     full = (batch, heads, steps, total)
@@ -168,6 +170,7 @@ def _attention(
     allowed: list[Value] = []
     added: list[Value] = []
     if nonpad is not None:
+        nonpad = b.bounded(b.cast(nonpad, DType.I64), total + 1)
         offset = b.map("sub", b.cast(nonpad, DType.I64), b.dims([steps], ()))
     if attn_mask is not None:
         mask = _attention_mask(b, attn_mask, total)
@@ -312,8 +315,10 @@ def rotary(
     width = width or (size if isinstance(size, int) else 0)
     if not width or width % 2:
         raise Unsupported(f"a rotary width of {size} is not supported")
+    for e, n in zip(cos.shape, sin.shape, strict=True):
+        require_same(e, n, "the cosine and the sine cache are of different shapes")
     if ids is not None:
-        cos, sin = b.gather(cos, ids, 0), b.gather(sin, ids, 0)
+        cos, sin = b.gather(cos, ids, 0, wrap=False), b.gather(sin, ids, 0, wrap=False)
     angles = (cos.shape[0], cos.shape[1], 1, width // 2)
     y = rotate(b, split, b.reshape(cos, angles), b.reshape(sin, angles), width, interleaved=interleaved)
     return b.reshape(y, x.shape) if x.rank == 3 else b.transpose(y, (0, 2, 1, 3))

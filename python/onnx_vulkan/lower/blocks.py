@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from onnx_vulkan.dims import Extent, ceil_div, is_one, is_zero, product, require_same
+from onnx_vulkan.dims import Extent, axis_of, ceil_div, is_one, is_zero, product, require_same
 from onnx_vulkan.dtypes import SMALL_FLOATS, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.elementwise import GPU_FLOATS
 from onnx_vulkan.lower.linear import matmul
-from onnx_vulkan.lower.norm import axis_of
 from onnx_vulkan.lower.registry import LowerContext, lowers
 from onnx_vulkan.lower.small import wide
 from onnx_vulkan.program import blocks

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onnx_vulkan.dims import Dim
+from onnx_vulkan.dims import Dim, axis_of
 from onnx_vulkan.dtypes import ALL, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.graph import Graph
@@ -122,7 +122,7 @@ def scan(
 ) -> tuple[Operand | None, ...]:
     first = len(operands) - num_scan_inputs
     inputs = operands[first:]
-    axes = [a % x.rank for a, x in zip(scan_input_axes or [0] * len(inputs), inputs, strict=True)]
+    axes = [axis_of(a, x.rank) for a, x in zip(scan_input_axes or [0] * len(inputs), inputs, strict=True)]
     length = inputs[0].shape[axes[0]]
     if not isinstance(length, int) or not 1 <= length <= UNROLL_LIMIT:
         raise Unsupported(f"its length {length} is not a number from 1 to {UNROLL_LIMIT}")

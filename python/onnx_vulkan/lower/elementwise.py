@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from onnx_vulkan.dims import axis_of
 from onnx_vulkan.dtypes import ALL, FLOATS, INTS, NUMERIC, REAL, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.registry import Host, LowerContext, Operand, lowers
@@ -26,7 +27,7 @@ def _aligned(b: LowerContext, x: Value, y: Value, axis: int | None, broadcast: i
     """*y* with trailing ones so that its first axis falls on *axis* of *x* (broadcasting before version 7)."""
     if not broadcast or axis is None or y.rank == 0:
         return y
-    axis %= x.rank
+    axis = axis_of(axis, x.rank)
     return b.reshape(y, (*y.shape, *[1] * (x.rank - axis - y.rank)))
 
 

@@ -6,7 +6,6 @@ from onnx_vulkan.dims import require_at_least, require_same
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.elementwise import GPU_FLOATS
-from onnx_vulkan.lower.indexing import from_zero
 from onnx_vulkan.lower.norm import normalize_groups
 from onnx_vulkan.lower.registry import LowerContext, lowers
 from onnx_vulkan.program import composites
@@ -59,7 +58,7 @@ def skip_simplified_layer_norm(
 
 def _rows(b: Builder, table: Value, ids: Value) -> Value:
     """Rows of an embedding table, in float32 for half floats."""
-    return composites.wide(b, b.gather(table, from_zero(b, ids, table.shape[0]), 0))
+    return composites.wide(b, b.gather(table, ids, 0, wrap=False))
 
 
 @lowers(

@@ -14,7 +14,6 @@ from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.attention import Masks, merge_heads, positions, rotate, scaled_attention
 from onnx_vulkan.lower.elementwise import GPU_FLOATS
-from onnx_vulkan.lower.indexing import from_zero, in_range
 from onnx_vulkan.lower.registry import Host, LowerContext, lowers
 from onnx_vulkan.lower.window_cache import window_step
 from onnx_vulkan.program import composites
@@ -110,7 +109,7 @@ def _angles(
     else:
         assert before is not None
         rows = b.map("add", b.reshape(before, (batch, 1)), along)
-    return b.reshape(b.gather(cache, from_zero(b, rows, cache.shape[0]), 0), (rows.shape[0], steps, 1, half))
+    return b.reshape(b.gather(cache, rows, 0, wrap=False), (rows.shape[0], steps, 1, half))
 
 
 def _refuse_new_forms(*, k_quant_type: str, v_quant_type: str, scales: bool, causal: int, local_window_size: int) -> None:
@@ -208,7 +207,7 @@ def group_query_attention(
     per_sequence = (batch, 1, 1, 1)
     valid = b.reshape(b.cast(query_seqlens, DType.I64), per_sequence) if query_seqlens is not None else None
     if not prompt or not causal or sliding_window_cache:
-        ends = b.reshape(in_range(b, b.reshape(seqlens_k, (batch,)), total), per_sequence)
+        ends = b.reshape(b.bounded(b.cast(b.reshape(seqlens_k, (batch,)), DType.I64), total), per_sequence)
         ends = b.map("add", ends, b.scalar(1, DType.I64))
     if not prompt:
         before = b.map("sub", ends, valid if valid is not None else _number(b, steps))

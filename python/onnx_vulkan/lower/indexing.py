@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnx_vulkan.dims import Dim, Extent, at_least, product, require_at_least, require_same
+from onnx_vulkan.dims import Dim, at_least, axis_of, product, require_at_least, require_same
 from onnx_vulkan.dtypes import ALL, NUMERIC, REAL, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.host import array_of, is_plain
 from onnx_vulkan.lower.movement import slice_axis
 from onnx_vulkan.lower.registry import Host, LowerContext, Operand, lowers
-from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["from_zero", "in_range"]
+__all__: list[str] = []
 
 _INDICES = frozenset({DType.I32, DType.I64})
-
-
-def from_zero(b: Builder, indices: Value, extent: Extent) -> Value:
-    """*indices* into an axis of *extent* for an operator that does not count from its end: one below 0 is put outside."""
-    outside = b.broadcast(b.cast(b.dims([extent], ()), indices.dtype), indices.shape)
-    return b.map("select", b.map("lt", indices, b.scalar(0, indices.dtype)), outside, indices)
-
-
-def in_range(b: Builder, numbers: Value, limit: Extent) -> Value:
-    """*numbers* as int64; one outside ``0 <= number < limit`` is an error of the run, as of an index."""
-    return b.gather(b.iota((limit,), 0, DType.I64), from_zero(b, b.cast(numbers, DType.I64), limit), 0)
 
 
 @lowers("Gather", [1, 11, 13], {"x": ALL, "indices": _INDICES})
 def gather(b: LowerContext, x: Value, indices: Operand, *, axis: int = 0) -> Value:
     """One known index is a slice."""
-    axis %= x.rank
+    axis = axis_of(axis, x.rank)
     known = None
     if isinstance(indices, Host) and len(indices.items()) == 1:
         known = indices.ints()[0]
@@ -96,7 +84,7 @@ def tensor_scatter(
     """
     if mode not in ("linear", "circular"):
         raise Unsupported(f"mode {mode!r} is not known")
-    if not -x.rank <= axis < x.rank or axis % x.rank == 0:
+    if axis_of(axis, x.rank) == 0:
         raise Unsupported(f"axis {axis} of a cache of rank {x.rank}")
     axis %= x.rank
     for i, (have, given) in enumerate(zip(x.shape, update.shape, strict=True)):
@@ -108,12 +96,12 @@ def tensor_scatter(
     if start is not None:
         require_same(start.shape[0], x.shape[0], "there is not one write index for each sequence")
         first = b.reshape(start, [e if i == 0 else 1 for i, e in enumerate(x.shape)])
-        index = b.map("add", index, first)
         extent = b.dims([x.shape[axis]], ())
-        if mode == "circular":
-            index = b.map("mod", index, extent)
-        else:  # an index below 0 would count from the end
-            index = b.map("select", b.map("lt", index, b.scalar(0, DType.I64)), extent, index)
+        if mode == "circular":  # reduced before the sum, which could leave 64 bits
+            below = b.bounded(b.map("min", first, b.scalar(0, DType.I64)), 1)
+            index = b.map("mod", b.map("add", index, b.map("mod", b.map("add", first, below), extent)), extent)
+        else:
+            index = b.map("add", index, b.bounded(first, x.shape[axis]))
     return b.scatter(x, b.broadcast(index, update.shape), update, kind="elements", axis=axis)
 
 
@@ -121,8 +109,10 @@ def tensor_scatter(
 def one_hot(b: LowerContext, indices: Value, depth: Host, values: Value, *, axis: int = -1) -> Value:
     """``values[1]`` where the new axis' index equals the (wrapped) index, else ``values[0]``."""
     n = depth.ints()[0]
+    require_at_least(n, 1, f"its depth of {n} is not positive")
+    require_same(values.shape[0], 2, "its values are not two")
     rank = indices.rank + 1
-    axis %= rank
+    axis = axis_of(axis, rank)
     index = b.cast(indices, DType.I64)
     extent = b.cast(b.dims([n], ()), DType.I64)
     index = b.map("select", b.map("lt", index, b.scalar(0, DType.I64)), b.map("add", index, extent), index)
@@ -135,10 +125,11 @@ def one_hot(b: LowerContext, indices: Value, depth: Host, values: Value, *, axis
 
 @lowers("ReverseSequence", [10, 28], {"x": NUMERIC, "lens": frozenset({DType.I64})})
 def reverse_sequence(b: LowerContext, x: Value, lens: Value, *, batch_axis: int = 1, time_axis: int = 0) -> Value:
-    """Step t of a sequence of length n reads step ``n - 1 - t`` where t < n, else t."""
-    batch_axis, time_axis = batch_axis % x.rank, time_axis % x.rank
+    """Step t of a sequence of length n reads step ``n - 1 - t`` where t < n, else t. A length is from 0 to the axis' extent."""
+    batch_axis, time_axis = axis_of(batch_axis, x.rank), axis_of(time_axis, x.rank)
     shape = [e if i in (batch_axis, time_axis) else 1 for i, e in enumerate(x.shape)]
     t = b.iota(shape, time_axis, DType.I64)
+    lens = b.bounded(lens, x.shape[time_axis] + 1)
     n = b.reshape(lens, [e if i == batch_axis else 1 for i, e in enumerate(x.shape)])
     mirrored = b.map("sub", b.map("sub", n, b.scalar(1, DType.I64)), t)
     source = b.map("select", b.map("lt", t, n), mirrored, t)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from onnx_vulkan.dims import axis_of
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.conv import BYTES, centred
 from onnx_vulkan.lower.linear import matmul
-from onnx_vulkan.lower.norm import axis_of
 from onnx_vulkan.lower.quantize import dynamic_range, quantize
 from onnx_vulkan.lower.registry import LowerContext, lowers
 from onnx_vulkan.program.builder import Builder

@@ -11,6 +11,7 @@ from onnx_vulkan.dims import (
     Dim,
     Extent,
     at_least,
+    axis_of,
     broadcast_shapes,
     ceil_div,
     is_one,
@@ -49,6 +50,7 @@ def _reshape(b: LowerContext, x: Value, target: Sequence[Extent], allowzero: boo
                 raise ShapeMismatch(f"its shape {tuple(target)} copies axis {i} of an input of rank {x.rank}")
             shape.append(0 if allowzero else x.shape[i])
         else:
+            require_at_least(e, -1, f"its shape {tuple(target)} has an extent below -1")
             if wild is not None:
                 raise ShapeMismatch(f"its shape {tuple(target)} has more than one -1")
             wild = i
@@ -94,7 +96,7 @@ def _squeeze(b: LowerContext, x: Value, axes: Sequence[int] | None) -> Value:
     if axes is None:
         gone = {i for i, e in enumerate(x.shape) if is_one(e)}
     else:
-        gone = {a % x.rank for a in axes}
+        gone = {axis_of(a, x.rank) for a in axes}
         for a in gone:
             require_same(x.shape[a], 1, f"axis {a} of {x.shape} cannot be squeezed")
     return b.reshape(x, [e for i, e in enumerate(x.shape) if i not in gone])
@@ -102,7 +104,7 @@ def _squeeze(b: LowerContext, x: Value, axes: Sequence[int] | None) -> Value:
 
 def _unsqueeze(b: LowerContext, x: Value, axes: Sequence[int]) -> Value:
     rank = x.rank + len(axes)
-    new = {a % rank for a in axes}
+    new = {axis_of(a, rank) for a in axes}
     if len(new) != len(axes):
         raise Unsupported(f"its axes {list(axes)} name one axis twice")
     rest = iter(x.shape)
@@ -151,7 +153,10 @@ def transpose(b: LowerContext, x: Value, *, perm: list[int] | None = None) -> Va
 
 @lowers("Expand", [8, 13], _ANY)
 def expand(b: LowerContext, x: Value, shape: Host) -> Value:
-    return b.broadcast(x, broadcast_shapes(x.shape, shape.ints()))
+    target = shape.ints()
+    for e in target:
+        require_at_least(e, 0, f"its shape {tuple(target)} has a negative extent")
+    return b.broadcast(x, broadcast_shapes(x.shape, target))
 
 
 @lowers("Tile", [6, 13], _ANY)
@@ -174,6 +179,8 @@ def tile_1(b: LowerContext, x: Value, tiles: Host, axis: Host) -> Value:
 def _tiled(b: LowerContext, x: Value, times: Sequence[Extent]) -> Value:
     if len(times) != x.rank:
         raise ShapeMismatch(f"{len(times)} repeats for an input of rank {x.rank}")
+    for r in times:
+        require_at_least(r, 0, f"its repeats {tuple(times)} are not all 0 or more")
     split: list[Extent] = []
     grown: list[Extent] = []
     for r, e in zip(times, x.shape, strict=True):
@@ -201,14 +208,14 @@ def concat_1(b: LowerContext, *xs: Value, axis: int = 1) -> Value:
 
 def slice_axis(b: LowerContext, x: Value, axis: int, start: Extent, size: Extent, step: int = 1) -> Value:
     """*size* elements from *start* by *step* along *axis*; the caller has clamped them."""
-    axis %= x.rank
+    axis = axis_of(axis, x.rank)
     starts = [start if i == axis else 0 for i in range(x.rank)]
     sizes = [size if i == axis else e for i, e in enumerate(x.shape)]
     return b.slice(x, starts, sizes, [step if i == axis else 1 for i in range(x.rank)])
 
 
 def _split(b: LowerContext, x: Value, axis: int, sizes: Sequence[Extent] | None, even: bool) -> tuple[Value, ...]:
-    axis %= x.rank
+    axis = axis_of(axis, x.rank)
     extent = x.shape[axis]
     if sizes is None:
         count = b.n_outputs
@@ -221,6 +228,7 @@ def _split(b: LowerContext, x: Value, axis: int, sizes: Sequence[Extent] | None,
     total: Extent = 0
     parts = []
     for size in sizes:
+        require_at_least(size, 0, f"the sizes {tuple(sizes)} of the parts are not all 0 or more")
         parts.append(slice_axis(b, x, axis, total, size))
         total = total + size
     require_same(total, extent, f"the sizes {tuple(sizes)} do not add up to axis {axis} of {x.shape}")
@@ -290,7 +298,7 @@ def _slice(
         step = steps[i] if steps is not None else 1
         if isinstance(step, Dim) or step == 0:
             raise Unsupported(f"step {step} is not supported")
-        axis %= x.rank
+        axis = axis_of(axis, x.rank)
         firsts[axis], sizes[axis] = clamped(x.shape[axis], starts[i], ends[i], step)
         strides[axis] = step
     return b.slice(x, firsts, sizes, strides)
@@ -373,7 +381,7 @@ def pad_2(b: LowerContext, x: Value, *, pads: list[int], mode: str = "constant",
 @lowers("Pad", [11, 13, 18, 19, 21, 23, 24, 25], _ANY, note="pads must be known before the run")
 def pad_11(b: LowerContext, x: Value, pads: Host, value: Value | None, axes: Host | None, *, mode: str = "constant") -> Value:
     along = host_axes(axes)
-    along = [a % x.rank for a in along] if along is not None else list(range(x.rank))
+    along = [axis_of(a, x.rank) for a in along] if along is not None else list(range(x.rank))
     given = pads.ints()
     if len(given) != 2 * len(along):
         raise ShapeMismatch(f"{len(given)} pads for {len(along)} axes")
@@ -411,6 +419,8 @@ def space_to_depth(b: LowerContext, x: Value, *, blocksize: int, mode: str = "DC
 def trilu(b: LowerContext, x: Value, k: Host | None, *, upper: int = 1) -> Value:
     """Keeps ``j - i >= k`` (upper) or ``j - i <= k``."""
     diagonal = k.ints()[0] if k is not None else 0
+    if isinstance(diagonal, int):  # as far away as no tensor reaches: the sum stays in 64 bits
+        diagonal = max(-_FAR, min(_FAR, diagonal))
     plane = x.shape[-2:]
     rows, columns = b.iota(plane, 0, DType.I64, start=diagonal), b.iota(plane, 1, DType.I64)
     kept = b.map("ge" if upper else "le", columns, rows)

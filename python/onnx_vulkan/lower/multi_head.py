@@ -16,7 +16,6 @@ from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.attention import Masks, Scores, merge_heads, positions, scaled_attention, split_heads
 from onnx_vulkan.lower.elementwise import GPU_FLOATS
-from onnx_vulkan.lower.indexing import in_range
 from onnx_vulkan.lower.linear import matmul
 from onnx_vulkan.lower.registry import Host, LowerContext, lowers
 from onnx_vulkan.program.builder import Builder
@@ -222,7 +221,7 @@ def _of_beams(b: Builder, cache: Value, beams: Value, count: Extent) -> Value:
     groups, width = beams.shape[:2]
     batch, heads, _, size = cache.shape
     shape = (groups, width, count)
-    chosen = in_range(b, b.slice(beams, (0, 0, 0), shape), width)
+    chosen = b.bounded(b.cast(b.slice(beams, (0, 0, 0), shape), DType.I64), width)
     row = b.map("add", chosen, b.iota((groups, 1, 1), 0, DType.I64, 0, width))
     step = b.broadcast(b.iota((1, 1, count), 2, DType.I64), shape)
     index = b.concat([b.reshape(x, (batch, count, 1)) for x in (row, step)], 2)

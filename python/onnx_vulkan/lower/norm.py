@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onnx_vulkan.dims import Extent, product, require_same
+from onnx_vulkan.dims import Extent, axis_of, product, require_same
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.pool import lp_norm
@@ -14,13 +14,6 @@ from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
 
 __all__ = ["normalize_groups"]
-
-
-def axis_of(axis: int, rank: int) -> int:
-    """An axis from 0, checked."""
-    if not -rank <= axis < rank:
-        raise Unsupported(f"axis {axis} of a tensor of rank {rank}")
-    return axis % rank
 
 
 def _per_channel(b: Builder, v: Value, rank: int) -> Value:
@@ -142,6 +135,8 @@ def instance_norm(
     """InstanceNormalization: statistics over each plane."""
     if x.rank < 3:
         raise Unsupported(f"an input of rank {x.rank} has no spatial axes")
+    for v in (scale, bias):
+        require_same(v.shape[0], x.shape[1], "there is not one scale and bias for each channel")
     y, _, _ = composites.normalize(b, composites.wide(b, x), range(2, x.rank), epsilon)
     y = _scale_shift(b, y, _per_channel(b, scale, x.rank), _per_channel(b, bias, x.rank))
     return b.cast(y, x.dtype)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from onnx_vulkan.dims import Extent, at_least, product, require_same
+from onnx_vulkan.dims import Extent, at_least, axis_of, product, require_at_least, require_same
 from onnx_vulkan.dtypes import FLOATS, NUMERIC, REAL, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.conv import per_axis, split_pads
-from onnx_vulkan.lower.norm import axis_of
 from onnx_vulkan.lower.registry import Host, LowerContext, lowers
 from onnx_vulkan.program import composites
 from onnx_vulkan.program.ir import Value
@@ -26,6 +25,7 @@ def center_crop_pad(b: LowerContext, x: Value, shape: Host, *, axes: list[int] |
     before: list[Extent] = [0] * x.rank
     after: list[Extent] = [0] * x.rank
     for axis, want in zip(chosen, wanted, strict=True):
+        require_at_least(want, 0, f"its shape {tuple(wanted)} has a negative extent")
         have = x.shape[axis]
         if at_least(have, want):
             starts[axis], sizes[axis] = (have - want) // 2, want
@@ -104,5 +104,6 @@ def max_unpool(
         raise Unsupported("its output_shape is not the inferred one, and then ONNX and ONNX Runtime read the indices differently")
     count = product(x.shape)
     empty = b.full((product(shape),), 0, x.dtype)
-    filled = b.scatter(empty, b.reshape(b.cast(indices, DType.I64), (count,)), b.reshape(x, (count,)), kind="elements", axis=0)
+    places = b.bounded(b.reshape(b.cast(indices, DType.I64), (count,)), product(shape))
+    filled = b.scatter(empty, places, b.reshape(x, (count,)), kind="elements", axis=0)
     return b.reshape(filled, shape)

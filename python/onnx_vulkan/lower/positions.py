@@ -12,7 +12,6 @@ from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.graph import Array
 from onnx_vulkan.lower.attention import rotary, split_heads
 from onnx_vulkan.lower.elementwise import GPU_FLOATS
-from onnx_vulkan.lower.indexing import from_zero
 from onnx_vulkan.lower.registry import Host, LowerContext, lowers
 from onnx_vulkan.program import composites
 from onnx_vulkan.program.ir import Value
@@ -51,7 +50,7 @@ def rotary_embedding_ms(
     if ids.rank == 1:
         ids = b.broadcast(b.map("add", b.reshape(ids, (1, 1)), b.iota((1, steps), 1, DType.I64)), (x.shape[0], steps))
     return rotary(
-        b, x, cos_cache, sin_cache, from_zero(b, ids, cos_cache.shape[0]),
+        b, x, cos_cache, sin_cache, ids,
         heads=num_heads, width=rotary_embedding_dim, interleaved=bool(interleaved),
     )  # fmt: skip
 
@@ -97,7 +96,7 @@ def multimodal_rotary_embedding(
     rows, half = cos_cache.shape
     require_same(half, len(streams), "mrope_section and the caches' width differ")
     _, batch, steps = position_ids.shape
-    ids = from_zero(b, b.cast(position_ids, DType.I64), rows)
+    ids = b.bounded(b.cast(position_ids, DType.I64), rows)
     each = b.transpose(b.gather(ids, b.const(streams), 0), (1, 2, 0))
     index = b.reshape(each, (batch * steps, len(streams)))
     cos, sin = (b.reshape(b.gather_elements(cache, index, 0), (batch, steps, half)) for cache in (cos_cache, sin_cache))

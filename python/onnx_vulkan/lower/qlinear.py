@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onnx_vulkan.dims import product, require_same
+from onnx_vulkan.dims import axis_of, product, require_same
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.conv import BYTES, centred, channels_first, plan_window
 from onnx_vulkan.lower.conv import channels_last as channels_last_of
 from onnx_vulkan.lower.linear import requantize
-from onnx_vulkan.lower.norm import axis_of
 from onnx_vulkan.lower.pool import average
 from onnx_vulkan.lower.quantize import dequantize, quantize
 from onnx_vulkan.lower.registry import LowerContext, lowers

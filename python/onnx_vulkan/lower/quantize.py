@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from onnx_vulkan.dims import Extent, is_one, require_at_least, require_same
+from onnx_vulkan.dims import Extent, axis_of, is_one, require_at_least, require_same
 from onnx_vulkan.dtypes import SMALL_FLOATS, SMALL_INTS, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.conv import (
@@ -23,7 +23,6 @@ from onnx_vulkan.lower.conv import (
 )
 from onnx_vulkan.lower.dequantized import Weight, note_weight
 from onnx_vulkan.lower.linear import requantize, scalar_or
-from onnx_vulkan.lower.norm import axis_of
 from onnx_vulkan.lower.registry import LowerContext, lowers
 from onnx_vulkan.lower.small import bounds, convert, wide
 from onnx_vulkan.program.builder import Builder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from onnx_vulkan.dims import axis_of
 from onnx_vulkan.dtypes import FLOATS, INTS, NUMERIC, REAL, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.registry import Host, LowerContext, lowers
@@ -67,7 +68,7 @@ def _reduce(b: LowerContext, formula: Formula, x: Value, axes: Sequence[int] | N
     y = b.cast(formula(b, wide(b, x), axes), x.dtype)
     if keepdims:
         return y
-    gone = {a % x.rank for a in axes} if x.rank else set()
+    gone = {axis_of(a, x.rank) for a in axes} if x.rank else set()
     return b.reshape(y, [e for i, e in enumerate(x.shape) if i not in gone])
 
 

@@ -30,11 +30,6 @@ def _column(b: Builder, table: Value, i: int) -> Value:
     return b.reshape(b.slice(table, (0, i), (table.shape[0], 1)), (table.shape[0], 1, 1))
 
 
-def _batch_index(b: Builder, index: Value, batch: Extent) -> Value:
-    """An index of images where one below 0 is outside, as the operators say, and does not count from the end."""
-    return b.map("select", b.map("lt", index, b.scalar(0, DType.I64)), b.dims([batch], ()), index)
-
-
 def _at(b: Builder, index: Value, axis: int, rank: int) -> Value:
     """``[R, P, S]`` spread over the axes 0, *axis* and *axis* + 1 of *rank* ones."""
     rois, bins, samples = index.shape
@@ -176,7 +171,7 @@ def _roi_align(
     if half_pixel:
         edges = b.map("sub", edges, b.scalar(0.5, t))
     x0, y0, x1, y1 = (_column(b, edges, i) for i in range(4))
-    regions = Regions(x, (x0, x1), (y0, y1), _batch_index(b, images, x.shape[0]), half_pixel)
+    regions = Regions(x, (x0, x1), (y0, y1), b.bounded(images, x.shape[0]), half_pixel)
     pooled = _sampled(b, regions, mode, bins, samples) if samples > 0 else _adaptive(b, regions, bins)
     return b.cast(pooled, x.dtype)
 
@@ -269,7 +264,7 @@ def max_roi_pool(b: LowerContext, x: Value, rois: Value, *, pooled_shape: list[i
     columns = _bin_members(b, _column(b, edges, 1), _column(b, edges, 3), width, pooled_shape[1])
     rows = _bin_members(b, _column(b, edges, 2), _column(b, edges, 4), height, pooled_shape[0])
     image = b.reshape(b.cast(_column(b, table, 0), DType.I64, saturate=True), (count,))
-    chosen = b.gather(x, _batch_index(b, image, n), 0)
+    chosen = b.gather(x, b.bounded(image, n), 0)
     lowest = b.scalar(float("-inf"), x.dtype)
     members = b.reshape(columns, (count, 1, 1, pooled_shape[1], width))
     wide = b.map("select", members, b.reshape(chosen, (count, c, height, 1, width)), lowest)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onnx_vulkan.dims import Dim, Extent, at_least, current_scope, evaluate, product, same, symbol
+from onnx_vulkan.dims import Dim, Extent, at_least, axis_of, current_scope, evaluate, product, same, symbol
 from onnx_vulkan.dtypes import FLOATS, NUMERIC, DType
 from onnx_vulkan.errors import ShapeMismatch, Unsupported
 from onnx_vulkan.lower.coordinates import (
@@ -30,7 +30,6 @@ from onnx_vulkan.lower.coordinates import (
     numbers,
     pinned,
 )
-from onnx_vulkan.lower.norm import axis_of
 from onnx_vulkan.lower.registry import Host, LowerContext, Unknown, lowers
 from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder

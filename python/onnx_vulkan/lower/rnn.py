@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onnx_vulkan.dims import require_same
+from onnx_vulkan.dims import Extent, require_same
 from onnx_vulkan.dtypes import FLOATS
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.linear import matmul
@@ -46,6 +46,12 @@ def cell_activations(
     return tuple(result)
 
 
+def _require_shape(operand: Value, shape: Sequence[Extent], name: str) -> None:
+    require_same(operand.rank, len(shape), f"the rank of {name} does not fit")
+    for e, n in zip(operand.shape, shape, strict=True):
+        require_same(e, n, f"{name} of shape {operand.shape} where {tuple(shape)} is needed")
+
+
 def _slice_last(b: Builder, x: Value, start: int, size: int) -> Value:
     return b.slice(x, [*(0,) * (x.rank - 1), start], [*x.shape[:-1], size])
 
@@ -79,8 +85,22 @@ def _lower(
     hidden = hidden_size if hidden_size is not None else r.shape[-1]
     if not isinstance(hidden, int):
         raise Unsupported("the hidden size is not known before the run")
-    require_same(r.shape[-1], hidden, "recurrence weights do not fit hidden_size")
-    require_same(w.shape[0], directions, "weights do not fit the direction")
+    if x.rank != 3:
+        raise Unsupported(f"an input of rank {x.rank}")
+    steps, batch = (x.shape[1], x.shape[0]) if layout else (x.shape[0], x.shape[1])
+    state = (batch, directions, hidden) if layout else (directions, batch, hidden)
+    operands = {
+        "weights": (w, (directions, gates * hidden, x.shape[2])),
+        "recurrence weights": (r, (directions, gates * hidden, hidden)),
+        "bias": (bias, (directions, 2 * gates * hidden)),
+        "sequence_lens": (lens, (batch,)),
+        "initial_h": (h0, state),
+        "initial_c": (c0, state),
+        "peephole weights": (p, (directions, 3 * hidden)),
+    }
+    for name, (operand, shape) in operands.items():
+        if operand is not None:
+            _require_shape(operand, shape, name)
     if layout:
         x = b.transpose(x, (1, 0, 2))
         h0 = b.transpose(h0, (1, 0, 2)) if h0 is not None else None
@@ -95,6 +115,8 @@ def _lower(
             first = _slice_last(b, recurrent, 0, 2 * hidden)
             recurrent = b.concat([first, b.full((directions, hidden), 0, x.dtype)], 1)
         xw = b.map("add", xw, b.reshape(b.map("add", wb, recurrent), (directions * gates * hidden,)))
+    if lens is not None:
+        lens = b.bounded(lens, steps + 1)
     outputs = composites.rnn(
         b,
         kind,

@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from onnx_vulkan.dims import Extent, at_least, is_one, minimum, product, require_same
+from onnx_vulkan.dims import Extent, at_least, axis_of, is_one, minimum, product, require_same
 from onnx_vulkan.dtypes import FLOATS, REAL, DType
 from onnx_vulkan.errors import ShapeMismatch, Unsupported
 from onnx_vulkan.lower.coordinates import pinned
 from onnx_vulkan.lower.elementwise import GPU_FLOATS
-from onnx_vulkan.lower.norm import axis_of
 from onnx_vulkan.lower.registry import Host, LowerContext, Unknown, lowers
 from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder

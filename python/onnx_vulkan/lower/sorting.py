@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from onnx_vulkan.dims import Extent, require_at_least
+from onnx_vulkan.dims import Extent, axis_of, require_at_least
 from onnx_vulkan.dtypes import FLOATS, REAL
 from onnx_vulkan.errors import Unsupported
-from onnx_vulkan.lower.norm import axis_of
 from onnx_vulkan.lower.registry import Host, LowerContext, lowers
 from onnx_vulkan.program.ir import Value
 

@@ -17,7 +17,7 @@ from onnx_vulkan.codegen.kernel import Kernel, Launch, Limits, Step
 from onnx_vulkan.codegen.loop import loop_kernel
 from onnx_vulkan.dims import Dim, Extent, Guard, evaluate, product, substitute, symbols_of
 from onnx_vulkan.dtypes import DType
-from onnx_vulkan.errors import OutOfDeviceMemory, Unsupported
+from onnx_vulkan.errors import OutOfDeviceMemory, ShapeMismatch, Unsupported
 from onnx_vulkan.plan import guard
 from onnx_vulkan.plan.arena import ALIGNMENT, place
 from onnx_vulkan.plan.table import (
@@ -182,7 +182,10 @@ class PlanDraft:
         self.launches: list[Launch] = []
         self.encoder = Encoder(self.symbols)
         for e, node in request.counted.items():
-            self.check_count(self.at(e), f"{node or 'a node'} has {{}} elements or places to count")
+            n = self.at(e)
+            if n < 0:
+                raise ShapeMismatch(f"{node or 'a node'} would have an axis of {n} elements")
+            self.check_count(n, f"{node or 'a node'} has {{}} elements or places to count")
         self.schedule()
         self.segment_sizes = self.place()
         self.check_sizes()

@@ -15,9 +15,13 @@ import numpy as np
 from onnx_vulkan.dims import (
     Dim,
     Extent,
+    at_least,
+    axis_of,
     broadcast_shapes,
+    current_scope,
     is_one,
     product,
+    require_at_least,
     require_same,
     same,
 )
@@ -80,6 +84,8 @@ class Builder:
                 if dtype in SMALL:
                     raise TypeError(f"{op} of {dtype.onnx_name}")
         outs = tuple(Value(dtype, tuple(shape)) for dtype, shape in outputs)
+        if any(isinstance(e, int) and e < 0 for o in outs for e in o.shape):
+            raise ShapeMismatch(f"its result would have the shape {outs[0].shape}")
         instr = Instr(op, tuple(inputs), outs, attrs, self.source)
         self.instrs.append(instr)
         for o in outs:
@@ -203,9 +209,17 @@ class Builder:
         return self._one("broadcast", [x], x.dtype, shape, shape=shape)
 
     def slice(self, x: Value, starts: Sequence[Extent], sizes: Sequence[Extent], steps: Sequence[int] | None = None) -> Value:
-        """``size`` elements an axis from ``start`` by ``step``; the caller has clamped them to the tensor."""
+        """``size`` elements an axis from ``start`` by ``step``; that they lie inside is checked."""
         steps = tuple(steps) if steps is not None else (1,) * x.rank
         starts, sizes = tuple(starts), tuple(sizes)
+        for start, size, step, e in zip(starts, sizes, steps, x.shape, strict=True):
+            if (isinstance(size, int) and size == 0) or (size == e and isinstance(start, int) and start == 0 and step == 1):
+                continue
+            last = start + (size - 1) * step
+            low, high = (start, last) if step > 0 else (last, start)
+            known = current_scope().values is not None or not any(isinstance(n, Dim) for n in (low, high, e))
+            if known and not (at_least(low, 0) and at_least(e - 1, high)):  # no element may lie anywhere
+                require_at_least(0, size, f"a slice of {size} elements from {start} leaves an axis of {x.shape}")
         if sizes == x.shape and all(s == 0 for s in starts) and all(s == 1 for s in steps):
             return x
         return self._one("slice", [x], x.dtype, sizes, starts=starts, sizes=sizes, steps=steps)
@@ -227,7 +241,7 @@ class Builder:
         """Join along *axis*; the other extents must agree."""
         if len(xs) == 1:
             return xs[0]
-        axis %= xs[0].rank
+        axis = axis_of(axis, xs[0].rank)
         shape = list(xs[0].shape)
         for x in xs[1:]:
             for i, e in enumerate(x.shape):
@@ -237,34 +251,79 @@ class Builder:
                     shape[i] = require_same(shape[i], e, f"concat operands disagree on axis {i}")
         return self._one("concat", list(xs), xs[0].dtype, shape, axis=axis)
 
-    def gather(self, x: Value, indices: Value, axis: int) -> Value:
-        """numpy.take along *axis*; int32 or int64 indices."""
-        axis %= x.rank
+    def _nothing(self, extents: Sequence[Extent], indices: Value) -> bool:
+        """Whether *indices* name places along an axis that has none: there must be no index then."""
+        if all(at_least(e, 1) for e in extents):
+            return False
+        require_same(product(indices.shape), 0, "an axis without elements is indexed: the number of indices has to be 0")
+        return True
+
+    def gather(self, x: Value, indices: Value, axis: int, *, wrap: bool = True) -> Value:
+        """numpy.take along *axis*; int32 or int64 indices. Without *wrap* an index below 0 is outside."""
+        axis = axis_of(axis, x.rank)
         shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
-        return self._one("gather", [x, indices], x.dtype, shape, axis=axis)
+        if self._nothing([x.shape[axis]], indices):
+            return self.full(shape, 0, x.dtype)
+        return self._one("gather", [x, indices], x.dtype, shape, axis=axis, wrap=wrap)
+
+    def bounded(self, x: Value, extent: Extent) -> Value:
+        """*x* (int32 or int64), of which the run fails for an element that is not from 0 on and less than *extent*."""
+        return self.gather(self.iota((extent,), 0, x.dtype), x, 0, wrap=False)
 
     def gather_elements(self, x: Value, indices: Value, axis: int) -> Value:
         """numpy.take_along_axis, other axes may be shorter than x's."""
-        return self._one("gather_elements", [x, indices], x.dtype, indices.shape, axis=axis % x.rank)
+        axis = axis_of(axis, x.rank)
+        self._along(x, indices, axis)
+        if self._nothing([x.shape[axis]], indices):
+            return self.full(indices.shape, 0, x.dtype)
+        return self._one("gather_elements", [x, indices], x.dtype, indices.shape, axis=axis)
+
+    def _along(self, x: Value, indices: Value, axis: int) -> None:
+        """Demand that *indices* have no more elements than *x* along the other axes."""
+        require_same(x.rank, indices.rank, "data and indices are of different ranks")
+        for i, (e, n) in enumerate(zip(x.shape, indices.shape, strict=True)):
+            if i != axis:
+                require_at_least(e, n, f"the indices {indices.shape} go beyond axis {i} of {x.shape}")
 
     def gather_nd(self, x: Value, indices: Value, batch_dims: int = 0) -> Value:
         """ONNX GatherND."""
         depth = indices.shape[-1]
         if isinstance(depth, Dim):
             raise TypeError("gather_nd needs a known index depth")
+        if batch_dims + depth > x.rank:
+            raise ShapeMismatch(f"indices of {depth} numbers after {batch_dims} batch axes, and the data have rank {x.rank}")
+        for i in range(batch_dims):
+            require_same(x.shape[i], indices.shape[i], f"data and indices disagree on batch axis {i}")
         shape = (*indices.shape[:-1], *x.shape[batch_dims + depth :])
+        if self._nothing(x.shape[batch_dims : batch_dims + depth], indices):
+            return self.full(shape, 0, x.dtype)
         return self._one("gather_nd", [x, indices], x.dtype, shape, batch_dims=batch_dims)
 
     def scatter(self, x: Value, indices: Value, updates: Value, *, kind: str, axis: int = 0, reduction: str = "none") -> Value:
         """ONNX ScatterND (kind ``nd``) or ScatterElements (kind ``elements``)."""
-        return self._one(
-            "scatter", [x, indices, updates], x.dtype, x.shape, kind=kind, axis=axis % max(x.rank, 1), reduction=reduction
-        )
+        if kind == "elements":
+            axis = axis_of(axis, x.rank)
+            self._along(x, indices, axis)
+            rows: tuple[Extent, ...] = indices.shape
+            indexed: Sequence[Extent] = [x.shape[axis]]
+        else:
+            depth = indices.shape[-1]
+            if isinstance(depth, Dim):
+                raise TypeError("scatter needs a known index depth")
+            if depth > x.rank:
+                raise ShapeMismatch(f"indices of {depth} numbers, and the data have rank {x.rank}")
+            rows, indexed = (*indices.shape[:-1], *x.shape[depth:]), x.shape[:depth]
+        if self._nothing(indexed, indices):
+            return x
+        require_same(len(rows), updates.rank, "the updates are not of the rank that the indices ask for")
+        for e, n in zip(rows, updates.shape, strict=True):
+            require_same(e, n, f"the updates {updates.shape} are not of the shape that the indices ask for")
+        return self._one("scatter", [x, indices, updates], x.dtype, x.shape, kind=kind, axis=axis, reduction=reduction)
 
     # ------------------------------------------------------------------------------------------------ reductions
     def reduce(self, fn: str, x: Value, axes: Sequence[int], *, keepdims: bool = False, last: bool = False) -> Value:
         """sum prod max min argmax argmin over *axes*; with *keepdims* the axes come back as 1."""
-        axes = tuple(sorted({a % max(x.rank, 1) for a in axes})) if x.rank else ()
+        axes = tuple(sorted({axis_of(a, x.rank) for a in axes})) if x.rank else ()
         if not axes and fn not in ("argmax", "argmin"):
             return x
         shape = [e for i, e in enumerate(x.shape) if i not in axes]
@@ -286,11 +345,11 @@ class Builder:
 
     def scan(self, fn: str, x: Value, axis: int, *, exclusive: bool = False, reverse: bool = False) -> Value:
         """Running sum or product."""
-        return self._one("scan", [x], x.dtype, x.shape, fn=fn, axis=axis % x.rank, exclusive=exclusive, reverse=reverse)
+        return self._one("scan", [x], x.dtype, x.shape, fn=fn, axis=axis_of(axis, x.rank), exclusive=exclusive, reverse=reverse)
 
     def sort(self, x: Value, k: Extent, axis: int, *, largest: bool) -> tuple[Value, Value]:
         """The first *k* of a stable sort along *axis*: values and int64 indices."""
-        axis %= x.rank
+        axis = axis_of(axis, x.rank)
         shape = [k if i == axis else e for i, e in enumerate(x.shape)]
         values, indices = self.emit("sort", [x], [(x.dtype, shape), (DType.I64, shape)], axis=axis, largest=largest)
         return values, indices

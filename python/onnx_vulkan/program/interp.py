@@ -281,8 +281,8 @@ def _pad(ev: Evaluator, instr: Instr, x: Numbers, fill: Numbers | None = None) -
     return np.pad(x, widths, mode=mode) if widths else x
 
 
-def _in_range(indices: Numbers, n: int, what: str) -> Numbers:
-    bad = (indices < -n) | (indices >= n)
+def _in_range(indices: Numbers, n: int, what: str, *, wrap: bool = True) -> Numbers:
+    bad = (indices < (-n if wrap else 0)) | (indices >= n)
     if bad.any():
         raise IndexError(f"{what} index {indices[bad].reshape(-1)[0]} is outside an axis of {n}")
     return np.where(indices < 0, indices + n, indices).astype(np.int64)
@@ -290,7 +290,7 @@ def _in_range(indices: Numbers, n: int, what: str) -> Numbers:
 
 def _gather(ev: Evaluator, instr: Instr, x: Numbers, indices: Numbers) -> Numbers:
     axis = instr.attrs["axis"]
-    return np.take(x, _in_range(indices, x.shape[axis], "gather"), axis)
+    return np.take(x, _in_range(indices, x.shape[axis], "gather", wrap=instr.attrs["wrap"]), axis)
 
 
 def _grid(shape: Sequence[int], axis: int, index: Numbers) -> tuple[Numbers, ...]:

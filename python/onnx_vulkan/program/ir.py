@@ -24,8 +24,8 @@ primitive             meaning (numpy); attrs
                       same dtype), edge, reflect, wrap
 ``concat``            along ``axis``
 ``gather``            numpy.take(x, indices, axis); ``gather_elements``: take_along_axis; ``gather_nd``: ONNX GatherND
-                      with ``batch_dims``. Negative indices count from the end; an index outside the tensor is an
-                      error of the run, never a silent value
+                      with ``batch_dims``. Negative indices count from the end (``gather`` without ``wrap``: they
+                      are outside); an index outside the tensor is an error of the run, never a silent value
 ``scatter``           ONNX ScatterND (kind ``nd``) or ScatterElements (kind ``elements``, ``axis``) with ``reduction``
                       none add mul max min; operands data, indices, updates
 ``window``            kinds ``conv``, ``conv_transpose``, ``max``, ``avg``, ``lp`` on channels-last data, see below

@@ -175,7 +175,7 @@ class _Rebuild(Builder):
         if instr.op == "gather":
             if xs[1].rank != 1:
                 return None
-            return (self.transpose(self.gather(x, xs[1], perm[a["axis"]]), perm),)
+            return (self.transpose(self.gather(x, xs[1], perm[a["axis"]], wrap=a["wrap"]), perm),)
         axis = perm[a["axis"]]
         if instr.op == "scan":
             y = self.scan(a["fn"], x, axis, exclusive=a["exclusive"], reverse=a["reverse"])
