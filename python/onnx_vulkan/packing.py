@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from onnx_vulkan.dtypes import SMALL, DType
 
-__all__ = ["Packed", "pack", "rested", "roused", "unpack", "unpacked"]
+__all__ = ["Packed", "from_storage", "pack", "to_storage", "unpack", "unpacked"]
 
 Array = NDArray[np.generic]
 
@@ -72,12 +72,12 @@ def unpack(data: Array, dtype: DType, shape: Sequence[int]) -> Array:
     return made
 
 
-def rested(array: Array) -> Array:
+def to_storage(array: Array) -> Array:
     """An array as a Program's input: packed where an element is below a byte, the codes where it is a small float of a byte."""
     dtype = DType.of(array.dtype)
     return array if dtype not in SMALL else pack(array) if dtype.bits < 8 else pack(array).reshape(array.shape)
 
 
-def roused(array: Array, dtype: DType, shape: Sequence[int]) -> Array:
-    """A Program's output as an array of *dtype* and *shape*; the inverse of :func:`rested`."""
+def from_storage(array: Array, dtype: DType, shape: Sequence[int]) -> Array:
+    """A Program's output as an array of *dtype* and *shape*; the inverse of :func:`to_storage`."""
     return unpack(array.reshape(-1), dtype, shape) if dtype in SMALL else array

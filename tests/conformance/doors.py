@@ -26,7 +26,7 @@ from onnx_vulkan.errors import RefusedError
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.lower import lower_graph
 from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT
-from onnx_vulkan.packing import pack, rested, roused, unpack
+from onnx_vulkan.packing import from_storage, pack, to_storage, unpack
 from onnx_vulkan.program.interp import interpret
 from onnx_vulkan.tolerance import worst_ratio
 
@@ -90,9 +90,9 @@ def _interpreted(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:
     small = {name: a for name, a in feeds.items() if a.size <= HOST_INPUT_LIMIT}
     with Scope(numbers):
         lowered = lower_graph(graph, shapes, small)
-        outputs = interpret(lowered.program, {name: rested(a) for name, a in feeds.items()}, numbers)
+        outputs = interpret(lowered.program, {name: to_storage(a) for name, a in feeds.items()}, numbers)
         made = zip(outputs, lowered.outputs, strict=True)
-        return [roused(a, t.dtype, [evaluate(e, numbers) for e in t.shape or ()]) if t.dtype else a for a, t in made]
+        return [from_storage(a, t.dtype, [evaluate(e, numbers) for e in t.shape or ()]) if t.dtype else a for a, t in made]
 
 
 def _standalone(case: Case) -> Outcome:

@@ -20,7 +20,7 @@ from onnx_vulkan.errors import InvalidInput
 from onnx_vulkan.frontend import load
 from onnx_vulkan.frontend.tensors import origin
 from onnx_vulkan.lower import lower_graph
-from onnx_vulkan.packing import Packed, rested, roused
+from onnx_vulkan.packing import Packed, from_storage, to_storage
 from onnx_vulkan.program.interp import interpret
 
 Array = np.ndarray[Any, Any]
@@ -81,7 +81,7 @@ def test_casts_agree_with_the_interpreter_to_the_bit(t: DType) -> None:
         got = session.run(feeds)
     for name, a, t_out in zip(got, want, lowered.outputs, strict=True):
         assert t_out.dtype is not None
-        expected = roused(a, t_out.dtype, (numbers["n"],))
+        expected = from_storage(a, t_out.dtype, (numbers["n"],))
         same = (bits(got[name]) == bits(expected)).reshape(numbers["n"], -1).all(1)
         if t_out.dtype is DType.F32:
             same |= np.isnan(got[name]) & np.isnan(expected)
@@ -254,7 +254,7 @@ def test_weights_of_a_file_and_defaults(tmp_path: Path) -> None:
 
 def test_a_program_takes_and_gives_packed_bytes() -> None:
     x = np.array([1, -2, 3]).astype(ml_dtypes.int4)
-    assert rested(x).tolist() == [0xE1, 0x03]
-    assert roused(rested(x), DType.I4, (3,)).astype(int).tolist() == [1, -2, 3]
+    assert to_storage(x).tolist() == [0xE1, 0x03]
+    assert from_storage(to_storage(x), DType.I4, (3,)).astype(int).tolist() == [1, -2, 3]
     f = np.float32([1, -2]).astype(ml_dtypes.float8_e5m2)
-    assert rested(f).tolist() == [0x3C, 0xC0] and rested(np.float32([1])).dtype == np.float32
+    assert to_storage(f).tolist() == [0x3C, 0xC0] and to_storage(np.float32([1])).dtype == np.float32

@@ -13,7 +13,7 @@ from onnx_vulkan.errors import Refusal
 from onnx_vulkan.frontend import load
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.lower import Lowered, host_symbol, lower_graph
-from onnx_vulkan.packing import rested, roused
+from onnx_vulkan.packing import from_storage, to_storage
 from onnx_vulkan.program.interp import interpret
 
 Array = NDArray[Any]
@@ -68,9 +68,9 @@ def replay(lowered: Lowered, graph: Graph, feeds: Mapping[str, Array], scope: Sc
     values = symbol_numbers(graph, feeds)
     assert all(g.holds(values) for g in scope.guards), "a guard does not hold"
     with Scope(values):
-        outputs = interpret(lowered.program, {k: rested(v) for k, v in feeds.items()}, values, float64=float64)
+        outputs = interpret(lowered.program, {k: to_storage(v) for k, v in feeds.items()}, values, float64=float64)
     shapes = [tuple(evaluate(e, values) for e in t.shape or ()) for t in lowered.outputs]
-    outputs = [roused(a, t.dtype, s) for a, t, s in zip(outputs, lowered.outputs, shapes, strict=True) if t.dtype]
+    outputs = [from_storage(a, t.dtype, s) for a, t, s in zip(outputs, lowered.outputs, shapes, strict=True) if t.dtype]
     assert [a.shape for a in outputs] == shapes
     return outputs
 

@@ -209,7 +209,7 @@ def exact_outputs(graph: Graph, feeds: Feeds) -> list[Array] | None:
     """The outputs computed in float64 by the interpreter; None for a model that is too large for it, or has nodes it lacks."""
     from onnx_vulkan.dims import Scope, evaluate
     from onnx_vulkan.lower import lower_graph
-    from onnx_vulkan.packing import rested, roused
+    from onnx_vulkan.packing import from_storage, to_storage
     from onnx_vulkan.program.interp import interpret
 
     if sum(a.nbytes for a in graph.initializers.values()) > _EXACT_LIMIT:
@@ -220,12 +220,12 @@ def exact_outputs(graph: Graph, feeds: Feeds) -> list[Array] | None:
         numbers = bound_dims(graph, arrays)
         with Scope(numbers):
             lowered = lower_graph(graph, host_values=arrays)
-            fed = {name: rested(a) for name, a in arrays.items()}
+            fed = {name: to_storage(a) for name, a in arrays.items()}
             made = interpret(lowered.program, fed, numbers, float64=True)
     except OnnxVulkanError:
         return None
     return [
-        roused(a, t.dtype, [evaluate(e, numbers) for e in t.shape or ()]) if t.dtype else a
+        from_storage(a, t.dtype, [evaluate(e, numbers) for e in t.shape or ()]) if t.dtype else a
         for a, t in zip(made, lowered.outputs, strict=True)
     ]
 
