@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from onnx_vulkan.dims import Extent, product, require_same
+from onnx_vulkan.dims import Extent, at_least, product, require_same
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.conv import per_axis, split_pads
@@ -30,6 +30,11 @@ def _column(b: Builder, table: Value, i: int) -> Value:
     return b.reshape(b.slice(table, (0, i), (table.shape[0], 1)), (table.shape[0], 1, 1))
 
 
+def _index_type(rows: Extent) -> DType:
+    """int32 where it holds the number of every row."""
+    return DType.I32 if at_least(2**31 - 1, rows) else DType.I64
+
+
 def _at(b: Builder, index: Value, axis: int, rank: int) -> Value:
     """``[R, P, S]`` spread over the axes 0, *axis* and *axis* + 1 of *rank* ones."""
     rois, bins, samples = index.shape
@@ -42,9 +47,10 @@ def _at(b: Builder, index: Value, axis: int, rank: int) -> Value:
 
 
 def _roi_places(
-    b: Builder, first: Value, last: Value, size: Extent, bins: int, samples: int, half_pixel: bool
+    b: Builder, first: Value, last: Value, size: Extent, bins: int, samples: int, half_pixel: bool, dtype: DType
 ) -> tuple[Neighbour, Neighbour]:
     """The two neighbours along one axis of every sample of every bin, ``[R, bins, samples]``; outside the axis they weigh 0.
+    Indices are of *dtype*.
 
     The operations are in ONNX Runtime's order: a sample at the very border may be in or out.
     """
@@ -62,8 +68,8 @@ def _roi_places(
     low = b.map("floor", at)
     part = b.map("sub", at, low)
     zero, one = b.scalar(0, t), b.scalar(1, t)
-    index = b.cast(low, DType.I64, saturate=True)
-    after = b.map("min", b.map("add", index, b.scalar(1, DType.I64)), extent_value(b, size - 1, DType.I64))
+    index = b.cast(low, dtype, saturate=True)
+    after = b.map("min", b.map("add", index, b.scalar(1, dtype)), extent_value(b, size - 1, dtype))
     return (
         Neighbour(index, b.map("select", inside, b.map("sub", one, part), zero)),
         Neighbour(after, b.map("select", inside, part, zero)),
@@ -85,14 +91,15 @@ def _sampled(b: Builder, r: Regions, mode: str, bins: tuple[int, int], samples: 
     """*samples* x *samples* places in every bin, averaged or the largest: ``[R, C, *bins]``."""
     n, c, height, width = r.x.shape
     t = r.rows[0].dtype
-    rows = _roi_places(b, *r.rows, height, bins[0], samples, r.half_pixel)
-    columns = _roi_places(b, *r.columns, width, bins[1], samples, r.half_pixel)
-    image = b.reshape(r.image, (r.image.shape[0], *(1,) * 4))
+    dtype = _index_type(n * height * width)
+    rows = _roi_places(b, *r.rows, height, bins[0], samples, r.half_pixel, dtype)
+    columns = _roi_places(b, *r.columns, width, bins[1], samples, r.half_pixel, dtype)
+    image = b.reshape(b.cast(r.image, dtype), (r.image.shape[0], *(1,) * 4))
     flat = b.reshape(b.transpose(r.x, (0, 2, 3, 1)), (n * height * width, c))
     parts = []
     for row, column in itertools.product(rows, columns):
-        index = b.map("add", b.map("mul", image, extent_value(b, height, DType.I64)), _at(b, row.index, 1, 5))
-        index = b.map("add", b.map("mul", index, extent_value(b, width, DType.I64)), _at(b, column.index, 3, 5))
+        index = b.map("add", b.map("mul", image, extent_value(b, height, dtype)), _at(b, row.index, 1, 5))
+        index = b.map("add", b.map("mul", index, extent_value(b, width, dtype)), _at(b, column.index, 3, 5))
         weight = b.map("mul", _at(b, row.weight, 1, 5), _at(b, column.weight, 3, 5))
         parts.append(b.map("mul", b.cast(b.gather(flat, index, 0), t), b.reshape(weight, (*weight.shape, 1))))
     total = parts[0]
@@ -145,8 +152,7 @@ def _adaptive(b: Builder, r: Regions, bins: tuple[int, int]) -> Value:
     columns, across = _roi_weights(b, *r.columns, width, bins[1], r.half_pixel)
     t = rows.dtype
     # rows of all images side by side; those of other images count nothing
-    image = b.gather(b.iota((n,), 0, DType.I64), r.image, 0)  # an image that is not there is an error
-    own = b.map("eq", b.iota((1, 1, n, 1), 2, DType.I64), b.reshape(image, (rois, 1, 1, 1)))
+    own = b.map("eq", b.iota((1, 1, n, 1), 2, DType.I64), b.reshape(r.image, (rois, 1, 1, 1)))
     spread = b.map("select", own, b.reshape(rows, (rois, bins[0], 1, height)), b.scalar(0, t))
     cells = b.reshape(b.transpose(b.cast(r.x, t), (0, 2, 3, 1)), (n * height, width * c))
     lines = b.contract(b.reshape(spread, (rois * bins[0], n * height)), cells)
@@ -284,18 +290,18 @@ def max_roi_pool(b: LowerContext, x: Value, rois: Value, *, pooled_shape: list[i
 # ----------------------------------------------------------------------------------------------------------- DeformConv
 
 
-def _deformed(b: Builder, base: Value, offset: Value, size: Extent) -> tuple[Neighbour, Neighbour]:
-    """The two neighbours along one axis of ``base + offset``; a cell outside the axis weighs 0."""
+def _deformed(b: Builder, base: Value, offset: Value, size: Extent, dtype: DType) -> tuple[Neighbour, Neighbour]:
+    """The two neighbours along one axis of ``base + offset``, indices of *dtype*; a cell outside the axis weighs 0."""
     t = offset.dtype
     at = b.map("add", b.broadcast(base, offset.shape), offset)
     low = b.map("floor", at)
     part = b.map("sub", at, low)
     zero, top = b.scalar(0, t), extent_value(b, size - 1, t)
-    last = extent_value(b, size - 1, DType.I64)
+    last = extent_value(b, size - 1, dtype)
 
     def neighbour(place: Value, weight: Value) -> Neighbour:
         inside = b.map("and", b.map("ge", place, zero), b.map("le", place, top))
-        index = b.cast(b.map("select", inside, place, zero), DType.I64)
+        index = b.cast(b.map("select", inside, place, zero), dtype)
         return Neighbour(b.map("min", index, last), b.map("select", inside, weight, zero))
 
     one = b.scalar(1, t)
@@ -346,6 +352,7 @@ def deform_conv(
     require_same(w.shape[0] % group, 0, "the output channels do not divide into group")
     t = DType.F64 if x.dtype is DType.F64 else DType.F32
     places = (n, og, *kernel, *out)
+    dtype = _index_type(n * og * height * width)
     moved = b.reshape(b.cast(offset, t), (n, og, *kernel, 2, *out))
     by_axis = []
     for i, size in enumerate((height, width)):
@@ -353,16 +360,16 @@ def deform_conv(
         own = b.reshape(b.slice(moved, starts, (n, og, *kernel, 1, *out)), places)
         tap = b.iota([kernel[i] if a == 2 + i else 1 for a in range(6)], 2 + i, t, -begin[i], dil[i])
         base = b.map("add", b.iota([out[i] if a == 4 + i else 1 for a in range(6)], 4 + i, t, 0, step[i]), tap)
-        by_axis.append(_deformed(b, base, own, size))
+        by_axis.append(_deformed(b, base, own, size, dtype))
     # rows of C/offset_group channels: the cells of one image and offset group follow each other
     flat = b.reshape(
         b.transpose(b.reshape(x, (n, og, c // og, height, width)), (0, 1, 3, 4, 2)), (n * og * height * width, c // og)
     )
-    first = b.map("add", b.iota((n, 1, 1, 1, 1, 1), 0, DType.I64, 0, og), b.iota((1, og, 1, 1, 1, 1), 1, DType.I64))
+    first = b.map("add", b.iota((n, 1, 1, 1, 1, 1), 0, dtype, 0, og), b.iota((1, og, 1, 1, 1, 1), 1, dtype))
     total: Value | None = None
     for row, column in itertools.product(*by_axis):
-        index = b.map("add", b.map("mul", first, extent_value(b, height, DType.I64)), row.index)
-        index = b.map("add", b.map("mul", index, extent_value(b, width, DType.I64)), column.index)
+        index = b.map("add", b.map("mul", first, extent_value(b, height, dtype)), row.index)
+        index = b.map("add", b.map("mul", index, extent_value(b, width, dtype)), column.index)
         weight = b.reshape(b.map("mul", row.weight, column.weight), (*places, 1))
         value = b.map("mul", b.cast(b.gather(flat, index, 0), t), weight)
         total = value if total is None else b.map("add", total, value)
