@@ -47,9 +47,7 @@ def array_feature_extractor(b: LowerContext, x: Value, indices: Value) -> Value:
     if x.rank == 0:
         raise Unsupported("a scalar has no columns")
     count = product(indices.shape)
-    index = b.reshape(indices, (count,))
-    index = b.map("select", b.map("lt", index, b.scalar(0, DType.I64)), b.dims([x.shape[-1]], ()), index)
-    y = b.gather(x, index, x.rank - 1)
+    y = b.gather(x, b.reshape(indices, (count,)), x.rank - 1, wrap=False)
     return b.reshape(y, (1, count)) if x.rank == 1 else y
 
 
