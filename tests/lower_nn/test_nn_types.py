@@ -89,6 +89,13 @@ def test_integers_to_float_powers(base: Any, exponent: Any) -> None:
     check("Pow", 15, {"x": x, "y": y}, device=True)
 
 
+def test_exponents_are_not_rounded_to_the_base() -> None:
+    x, y = np.array([60000, 1000, 3, 0.5], np.float32), np.array([0.9, 0.1, -10.1, 20.3])
+    check("Pow", 15, {"x": x, "y": y}, rtol=2e-7, device=True)
+    halves = engine("Pow", 15, {"x": x.astype(np.float16), "y": y.astype(np.float32)}, {})
+    np.testing.assert_allclose(halves, (x.astype(np.float64) ** y.astype(np.float32)).astype(np.float16), rtol=1e-3)
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.int8])
 def test_shrink_of_integers(dtype: Any) -> None:
     x = np.array([-3, -2, -1, 0, 1, 2, 3, 100]).astype(dtype)

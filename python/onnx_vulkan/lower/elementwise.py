@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import numpy as np
+
 from onnx_vulkan.dims import axis_of
 from onnx_vulkan.dtypes import ALL, FLOATS, INTS, NUMERIC, REAL, DType
 from onnx_vulkan.errors import Unsupported
@@ -183,7 +185,12 @@ def pow_7(b: LowerContext, x: Value, y: Value) -> Value:
             return power
     if x.dtype.is_int and y.dtype.is_float:
         return _integer_power(b, x, y)
-    return b.map("pow", x, b.cast(y, x.dtype))
+    if x.dtype.is_int or y.dtype is x.dtype:
+        return b.map("pow", x, b.cast(y, x.dtype))
+    # an exponent that is rounded to the base's type would give another power
+    double = y.dtype is DType.F64 and not (y.data is not None and (y.data == y.data.astype(np.float32)).all())
+    base = b.cast(x, DType.F64) if double else wide(b, x)
+    return b.cast(b.map("pow", base, b.cast(y, base.dtype)), x.dtype)
 
 
 @lowers("Mod", [10, 13, 28], {"x": REAL, "y": REAL}, note="before version 28 floats need fmod=1")
