@@ -259,3 +259,18 @@ def test_what_is_stored_before_it_is_spread_costs_its_readers_nothing():
     outputs = [b.select(below, first, second), b.select(below, second, first)]
     feeds = {"x": data(5, 1), "first": data(5, 64), "second": data(5, 64)}
     check(b, outputs, feeds, 3)  # the mask is no tensor of its own
+
+
+def test_what_many_kernels_read_spread_is_stored_before_it_is_spread():
+    b = Builder()
+    x = b.input("x", DType.F32, (N, 1))
+    other = [b.input(name, DType.F32, (N, 64)) for name in ("first", "second", "third")]
+    sign = b.lt(b.mul(b.abs(x), x), b.neg(b.abs(b.sub(x, b.abs(x)))))
+    outputs = [b.select(b.broadcast(sign, (N, 64)), v, b.neg(v)) for v in other]
+    feeds = {"x": data(5, 1), **{v.name: data(5, 64) for v in other}}
+    program = b.finish(outputs)
+    with Scope({"n": 5}):
+        fused = fuse(optimize(program, {}))
+    assert sum(v.dtype is DType.BOOL for step in fused.steps for v in step.writes) == 1
+    assert all(v.shape == (N, 1) for step in fused.steps for v in step.writes if v.dtype is DType.BOOL)
+    check(b, outputs, feeds, 4)

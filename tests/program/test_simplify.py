@@ -170,6 +170,16 @@ def test_what_depends_on_constants_alone_is_folded():
     np.testing.assert_array_equal(interpret(best, {"x": np.ones((3, 4), np.float32)})[0], np.full((3, 4), 3))
 
 
+def test_work_on_equal_small_constants_is_equal_work():
+    b = Builder()
+    x = b.input("x", DType.F32, (2, 3))
+    pairs = [b.add(x, b.const(np.array([1, 2, 3], np.float32))) for _ in range(2)]
+    others = [b.add(x, b.const(np.array([0.0, sign, 1], np.float32))) for sign in (0.0, -0.0)]
+    best = simplify(b.finish([*pairs, *others]))
+    assert Counter(i.op for i in best.instrs)["map"] == 3  # 0 and -0 differ
+    assert best.outputs[0] is best.outputs[1] and best.outputs[2] is not best.outputs[3]
+
+
 def test_folding_shares_results_of_one_model_by_name():
     known = {}
 

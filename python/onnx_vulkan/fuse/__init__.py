@@ -89,7 +89,8 @@ class _Fuser:
                 kernels = readers.get(out, set())
                 if not kernels:
                     continue
-                if len(kernels) > 1 and self.costs[out] * (len(kernels) - 1) > RECOMPUTE_LIMIT:
+                # (what a broadcast reads is smaller, has the same readers and comes later)
+                if instr.op != "broadcast" and len(kernels) > 1 and self.costs[out] * (len(kernels) - 1) > RECOMPUTE_LIMIT:
                     self.store(out)
             me: set[object] = {out} if out in self.stored else readers.get(out, set())
             for v in instr.inputs:

@@ -194,13 +194,14 @@ def group_query_attention(
 
     # How long the caches are, and where each sequence's new rows go.
     before: Value | None = None
-    prompt = query_seqlens is None and (past_key is None or same(steps, total))
-    length = total
     if past_key is None:
         if query_seqlens is not None:
             raise Unsupported("query_seqlens without a cache is not supported")
-        total = length = require_same(steps, total, "without a cache the total length is the sequence's")
-    elif sliding_window_cache or not at_least(total, capacity + 1):
+        require_same(steps, total, "without a cache the total length is the sequence's")
+    prompt = query_seqlens is None and (past_key is None or same(steps, total))
+    total = steps if prompt else total
+    length = total
+    if sliding_window_cache or not at_least(total, capacity + 1):
         length = capacity
     elif query_seqlens is None and not prompt:
         total = length = require_same(total, capacity + steps, "total_sequence_length is not the cached and the new length")

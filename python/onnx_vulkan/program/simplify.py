@@ -11,12 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
+
 from onnx_vulkan.codegen.index import reshape_groups
 from onnx_vulkan.dims import Extent, broadcast_shapes
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Instr, Program, Value
 
 __all__ = ["simplify"]
+
+SMALL = 16
+"""Elements of a constant that is worth comparing with others."""
 
 
 class _Rebuild(Builder):
@@ -256,11 +261,15 @@ def _identity(instr: Instr, inputs: tuple[Value, ...]) -> object:
 
 
 def _shared(program: Program) -> Program:
-    """Equal instructions on equal operands are computed once."""
+    """Equal instructions on equal operands are computed once. A constant of a few equal bytes is one operand."""
     seen: dict[object, Instr] = {}
     same: dict[Value, Value] = {}
+    constants: dict[object, Value] = {}
     kept: list[Instr] = []
     for instr in program.instrs:
+        for v in instr.inputs:
+            if v not in same and isinstance(v.data, np.ndarray) and v.data.size <= SMALL:
+                same[v] = constants.setdefault((v.dtype, v.shape, v.data.tobytes()), v)
         inputs = tuple(same.get(v, v) for v in instr.inputs)
         key = _identity(instr, inputs)
         twin = seen.get(key)
