@@ -22,7 +22,8 @@ SPECIAL += [1e-20, -1e-20, 16777216, 16777217, 1 - 2.0**-24, 1 + 2.0**-23, 2**31
 TINY = float(np.finfo(np.float32).tiny)
 
 REFERENCES = {
-    "exp": np.exp, "log": np.log, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
+    "exp": np.exp, "log": np.log, "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin,
+    "acos": np.arccos,
     "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh,
     "atanh": np.arctanh, "erf": np.vectorize(math.erf, otypes=[float]), "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
     "reciprocal": lambda x: 1 / x,

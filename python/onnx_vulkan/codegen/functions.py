@@ -28,6 +28,7 @@ _FLOAT = {
     "reciprocal": "(T(1) / {0})",
     "exp": "ov_exp({0})",
     "log": "ov_log({0})",
+    "log1p": "ov_log1p({0})",
     "sin": "ov_sin({0})",
     "cos": "ov_cos({0})",
     "tan": "ov_tan({0})",

@@ -34,7 +34,7 @@ MAX_HIDDEN = 1024
 UNROLL = 4
 """Products whose weights are loaded ahead: a step waits for memory, not for arithmetic."""
 
-_NEEDS = {"sigmoid": ("exp",), "tanh": ("tanh",), "scaledtanh": ("tanh",), "softplus": ("exp", "log"), "elu": ("exp",)}
+_NEEDS = {"sigmoid": ("exp",), "tanh": ("tanh",), "scaledtanh": ("tanh",), "softplus": ("exp", "log1p"), "elu": ("exp",)}
 
 
 def _acc(instr: Instr) -> DType:
@@ -98,7 +98,7 @@ class _Cell:
             case "sigmoid":
                 return f"{one} / ({one} + {self.fn('exp', '-x')})"
             case "softplus":
-                tail = self.fn("log", f"({one} + {self.fn('exp', '-abs(x)')})")
+                tail = self.fn("log1p", self.fn("exp", "-abs(x)"))
                 return f"{self.fn('max', 'x', zero)} + {tail}"
             case "softsign":
                 return f"x / ({one} + abs(x))"

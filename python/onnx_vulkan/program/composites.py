@@ -129,7 +129,7 @@ def hard_sigmoid(b: Builder, x: Value, alpha: float, beta: float) -> Value:
 
 def softplus(b: Builder, x: Value) -> Value:
     """``log(1 + exp(x))``, written so that it does not overflow: ``max(x, 0) + log(1 + exp(-|x|))``."""
-    tail = b.map("log", b.map("add", number(b, 1, x), b.map("exp", b.map("neg", b.map("abs", x)))))
+    tail = b.map("log1p", b.map("exp", b.map("neg", b.map("abs", x))))
     return b.map("add", relu(b, x), tail)
 
 

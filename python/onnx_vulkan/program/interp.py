@@ -162,6 +162,7 @@ MAPS: dict[str, Callable[..., Numbers]] = {
     "reciprocal": lambda x: _trunc_div(np.ones_like(x), x),
     "exp": np.exp,
     "log": np.log,
+    "log1p": np.log1p,
     "sin": np.sin,
     "cos": np.cos,
     "tan": np.tan,

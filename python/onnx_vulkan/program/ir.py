@@ -84,7 +84,7 @@ PRIMITIVES = (
 )
 
 UNARY = frozenset(
-    """neg abs sign floor ceil round sqrt rsqrt reciprocal exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh
+    """neg abs sign floor ceil round sqrt rsqrt reciprocal exp log log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh
     atanh erf not bit_not isnan isposinf isneginf""".split()
 )
 """``round`` is half to even; ``not`` takes bool; ``isnan isposinf isneginf`` give bool; integers wrap (abs(min) is min)."""
