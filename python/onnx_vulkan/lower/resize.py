@@ -37,6 +37,8 @@ from onnx_vulkan.program.ir import Value
 
 __all__ = ["cubic_weights"]
 
+_FLOATS_ONLY = "linear and cubic on floats only"
+
 
 @dataclass(frozen=True, slots=True)
 class _Options:
@@ -349,7 +351,7 @@ def _early(b: LowerContext, x: Value, scales: Sequence[Any], mode: str) -> Value
     return _resize(b, x, plan, _Options("linear" if mode == "bilinear" else mode, "asymmetric", None))
 
 
-@lowers("Upsample", versions=[1], dtypes={"x": NUMERIC})
+@lowers("Upsample", versions=[1], dtypes={"x": NUMERIC}, note=_FLOATS_ONLY)
 def upsample_1(b: LowerContext, x: Value, *, height_scale: float, mode: str = "nearest", width_scale: float) -> Value:
     """Upsample-1: the scales of the two last axes of ``[N, C, H, W]``."""
     if x.rank != 4:
@@ -357,20 +359,20 @@ def upsample_1(b: LowerContext, x: Value, *, height_scale: float, mode: str = "n
     return _early(b, x, [1.0, 1.0, height_scale, width_scale], "linear" if mode == "bilinear" else mode)
 
 
-@lowers("Upsample", versions=[7], dtypes={"x": NUMERIC})
+@lowers("Upsample", versions=[7], dtypes={"x": NUMERIC}, note=_FLOATS_ONLY)
 def upsample_7(b: LowerContext, x: Value, *, mode: str = "nearest", scales: list[float]) -> Value:
     """Upsample-7."""
     return _early(b, x, scales, mode)
 
 
-@lowers("Upsample", versions=[9, 10], dtypes={"x": NUMERIC})
-@lowers("Resize", versions=[10], dtypes={"x": NUMERIC})
+@lowers("Upsample", versions=[9, 10], dtypes={"x": NUMERIC}, note=_FLOATS_ONLY)
+@lowers("Resize", versions=[10], dtypes={"x": NUMERIC}, note=_FLOATS_ONLY)
 def resize_10(b: LowerContext, x: Value, scales: Host, *, mode: str = "nearest") -> Value:
     """Resize-10 and Upsample-9."""
     return _early(b, x, scales.items(), mode)
 
 
-@lowers("Resize", versions=[11, 13], dtypes={"x": NUMERIC})
+@lowers("Resize", versions=[11, 13], dtypes={"x": NUMERIC}, note=_FLOATS_ONLY)
 def resize_11(
     b: LowerContext,
     x: Value,
@@ -392,7 +394,7 @@ def resize_11(
     return _lower(b, x, roi, scales, sizes, None, "stretch", options)
 
 
-@lowers("Resize", versions=[18, 19], dtypes={"x": NUMERIC})
+@lowers("Resize", versions=[18, 19], dtypes={"x": NUMERIC}, note=_FLOATS_ONLY)
 def resize(
     b: LowerContext,
     x: Value,
