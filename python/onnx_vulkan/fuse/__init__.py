@@ -14,6 +14,7 @@ from onnx_vulkan.codegen.loop import loop_kernel
 from onnx_vulkan.codegen.render import INLINE_OPS
 from onnx_vulkan.codegen.row import RowGroup, row_step
 from onnx_vulkan.codegen.view import strided_view
+from onnx_vulkan.dims import product
 from onnx_vulkan.fuse.dataflow import VIEW_OPS, Dataflow
 from onnx_vulkan.fuse.regions import Region, epilogue, row_region
 from onnx_vulkan.kernels import Group, build
@@ -31,6 +32,17 @@ MAX_INLINE = 96
 """Instructions inlined below one loop kernel."""
 MAX_LEAVES = 24
 """Tensors that one generated kernel reads."""
+
+
+UNPACKING_OPS = VIEW_OPS | {"map", "cast", "bits", "iota"}
+MAX_UNPACKING = 48
+"""Values on the way from packed weights to the matrix that a product computes for itself."""
+
+
+def _bytes(v: Value) -> int | None:
+    """The size of a tensor in memory, None where it depends on the run."""
+    count = product(v.shape)
+    return count * v.dtype.size if isinstance(count, int) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,10 +135,39 @@ class _Fuser:
                 continue
             readers.setdefault(v, set()).add(region)
             if flow.is_anchor(instr):
+                if n in flow.family_computed(instr) and self.unpacks(v):
+                    continue
                 base = self.view_base(v) if n in views else None
                 self.store(base if base is not None else v)
             elif instr.op == "reduce" and self.costly(v, ROW_PASS_LIMIT):
                 self.store(v)
+
+    def unpacks(self, v: Value) -> bool:
+        """Whether matrix *v* is elementwise work on a constant and what belongs to it (scales, zero points), and thrice as large.
+
+        Such weights stay in memory as small as they are: the product that reads them computes them.
+        """
+        leaves: set[Value] = set()
+        seen: set[Value] = set()
+        todo = [v]
+        while todo:
+            x = todo.pop()
+            made = self.flow.producers.get(x)
+            if x in seen:
+                continue
+            seen.add(x)
+            if made is None or made in self.owner or x in self.stored:
+                leaves.add(x)
+            elif made.op not in UNPACKING_OPS or len(seen) > MAX_UNPACKING:
+                return False
+            else:
+                todo.extend(made.inputs)
+        sizes = [_bytes(x) for x in leaves]
+        whole = _bytes(v)
+        known = [n for n in sizes if n is not None]
+        if v.rank != 2 or whole is None or len(known) < len(sizes) or not any(x.data is not None and x.rank for x in leaves):
+            return False
+        return 3 * sum(known) <= whole
 
     def view_base(self, v: Value) -> Value | None:
         """The value that must be in memory for *v* to be read through strides, None when it cannot be."""

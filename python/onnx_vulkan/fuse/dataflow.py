@@ -122,6 +122,12 @@ class Dataflow:
         return family.views if family is not None else frozenset()
 
     @staticmethod
+    def family_computed(instr: Instr) -> frozenset[int]:
+        """The operands that an anchor's family can compute where it reads them."""
+        family = families().get(key_of(instr))
+        return family.computed if family is not None else frozenset()
+
+    @staticmethod
     def family_epilogue(instr: Instr) -> bool:
         """Whether elementwise instructions can be fused after an anchor."""
         family = families().get(key_of(instr))

@@ -42,19 +42,25 @@ class Group:
 
     def view(self, operand: int) -> View:
         """Operand *operand* of the anchor as a strided view. The fuser guarantees that it is one."""
-        view = strided_view(self.anchor.inputs[operand], self.producers, self.is_leaf)
+        view = self.view_or_none(operand)
         assert view is not None, f"operand {operand} of {self.anchor.op} is not a view"
         return view
+
+    def view_or_none(self, operand: int) -> View | None:
+        """The same, or None for an operand that the fuser has left to be computed (see ``Family.computed``)."""
+        return strided_view(self.anchor.inputs[operand], self.producers, self.is_leaf)
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """How one operation is run. ``supports(instr)`` gives None or the reason why not; ``views`` are the operands that may be
-    strided views (the others are dense in memory); ``epilogue`` whether elementwise instructions can be fused after it."""
+    strided views (the others are dense in memory); ``computed`` those that may also be elementwise work, done where they
+    are read; ``epilogue`` whether elementwise instructions can be fused after it."""
 
     build: Callable[[Group], Step]
     supports: Callable[[Instr], str | None]
     views: frozenset[int]
+    computed: frozenset[int]
     epilogue: bool
 
 
@@ -66,12 +72,13 @@ def family(
     supports: Callable[[Instr], str | None],
     *,
     views: frozenset[int] = frozenset(),
+    computed: frozenset[int] = frozenset(),
     epilogue: bool = False,
 ) -> Callable[[Callable[[Group], Step]], Callable[[Group], Step]]:
     """Register the decorated builder for *op* (a primitive or composite; ``window:conv`` names one kind of window)."""
 
     def register(function: Callable[[Group], Step]) -> Callable[[Group], Step]:
-        FAMILIES[op] = Family(function, supports, views, epilogue)
+        FAMILIES[op] = Family(function, supports, views, computed, epilogue)
         return function
 
     return register

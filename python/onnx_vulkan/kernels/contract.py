@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits
 from onnx_vulkan.codegen.params import Params
+from onnx_vulkan.codegen.view import View
 from onnx_vulkan.dims import Extent, product
 from onnx_vulkan.kernels import Group, family
 from onnx_vulkan.kernels.gemv import is_skinny, skinny_kernel, skinny_launch
-from onnx_vulkan.kernels.operand import Matrix, Operand
+from onnx_vulkan.kernels.operand import Computed, Matrix, Operand
 from onnx_vulkan.kernels.product import Destination, Sizes, TiledStep, refusal
 from onnx_vulkan.program.ir import Value
 
@@ -54,13 +55,15 @@ void begin(int z) {{
         return self.with_sum(launch, splits, limits)
 
 
-@family("contract", refusal, views=frozenset({0, 1}), epilogue=True)
+@family("contract", refusal, views=frozenset({0, 1}), computed=frozenset({1}), epilogue=True)
 def contract_step(group: Group) -> ContractStep:
     """The step of a batched matrix product ``[*b, M, K] x [*b, K, N]``."""
     out = group.anchor.out
-    a, b = group.view(0), group.view(1)
+    a, b = group.view(0), group.view_or_none(1)
     batch = out.shape[:-2]
     depth = group.anchor.inputs[0].shape[-1]
+    if b is None:
+        return _computed_step(group, a, depth)
     # Trailing batch axes in which b stays the same and a goes on like its rows are rows: one large product instead of many.
     rows, row_stride, folded = out.shape[-2], a.strides[-2], len(batch)
     while folded and b.strides[folded - 1] == 0:
@@ -81,6 +84,36 @@ def contract_step(group: Group) -> ContractStep:
         Matrix(b.leaf, b.offset, _axes(batch, b.strides, lead), out.shape[-1], b.strides[-1], depth, b.strides[-2]),
         Destination([("z", lead), ("m", range(folded, out.rank - 1)), ("n", (out.rank - 1,))]),
     )
+
+
+def _computed_step(group: Group, a: View, depth: Extent) -> ContractStep:
+    """The step of a product ``[M, K] x [K, N]`` whose right-hand side is computed where it is read."""
+    weights, (rows, columns) = group.anchor.inputs[1], group.anchor.out.shape
+    return ContractStep(
+        group,
+        Sizes(1, rows, columns, depth),
+        Matrix(a.leaf, a.offset, (), rows, a.strides[0], depth, a.strides[1]),
+        Computed(weights, group.producers, group.is_leaf, _lies_transposed(group, weights)),
+        Destination([("m", (0,)), ("n", (1,))]),
+    )
+
+
+def _lies_transposed(group: Group, v: Value) -> bool:
+    """Whether neighbours along the first axis of *v* are neighbours in the largest tensor that it is made from."""
+    turned = False
+    while (made := group.producers.get(v)) is not None and not group.is_leaf(v) and made.inputs:
+        if made.op == "transpose":
+            turned = turned != (made.attrs["perm"][-1] != v.rank - 1)
+        v = max(made.inputs, key=lambda x: (x.rank > 0, _largest(group, x)))
+    return turned
+
+
+def _largest(group: Group, v: Value) -> int:
+    """The elements of the largest constant that *v* is made from."""
+    made = group.producers.get(v)
+    if made is None or group.is_leaf(v):
+        return v.data.size if v.data is not None else 0
+    return max((_largest(group, x) for x in made.inputs), default=0)
 
 
 def _axes(shape: Sequence[Extent], strides: Sequence[Extent], axes: range) -> tuple[tuple[Extent, Extent], ...]:

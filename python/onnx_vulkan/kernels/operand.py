@@ -1,20 +1,22 @@
-"""GLSL that reads a kernel's operands: one element or an aligned quad of them at an offset, widened to the accumulator's type."""
+"""GLSL that reads a kernel's operands, widened to the accumulator's type: strided in memory, or computed on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from onnx_vulkan.codegen.index import ZERO, Lin
 from onnx_vulkan.codegen.kernel import At, is_multiple
 from onnx_vulkan.codegen.params import Params
+from onnx_vulkan.codegen.render import Renderer
 from onnx_vulkan.codegen.types import GLSL_TYPES, unpack, wrap
 from onnx_vulkan.dims import Extent
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.kernels.indexing import offset_text
-from onnx_vulkan.program.ir import Value
+from onnx_vulkan.program.ir import Instr, Value
 
-__all__ = ["Matrix", "Operand", "accumulator", "merge_runs", "narrow", "quad_type", "reader"]
+__all__ = ["Computed", "Matrix", "Operand", "accumulator", "merge_runs", "narrow", "quad_type", "reader"]
 
 _QUADS = {
     "float": "vec4",
@@ -187,6 +189,69 @@ T4 {name}_quad(int row, int k, int k_end) {{
             terms.append((f"({rest} - {quotient} * int({d}.d))", stride))
             rest = quotient
         return offset_text(params, [index for index, _ in terms], [stride for _, stride in terms], self.offset)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Computed:
+    """A right-hand side ``[depth, rows]`` that is computed where it is read, by the elementwise instructions that make it.
+
+    ``along_k``: neighbours along K lie next to each other in what it is made from.
+    """
+
+    value: Value
+    producers: Mapping[Value, Instr]
+    is_leaf: Callable[[Value], bool]
+    along_k: bool
+
+    @property
+    def rows(self) -> Extent:
+        return self.value.shape[1]
+
+    @property
+    def leaves(self) -> tuple[Value, ...]:
+        r = Renderer(Params(), self.producers, self.is_leaf)
+        r.value(self.value, self._point())
+        return tuple(r.reads)
+
+    @property
+    def grain(self) -> int:
+        return 4
+
+    def runs(self, params: Params) -> str:
+        return ""
+
+    def mode(self, at: At) -> int:
+        return 0 if self.along_k else 1
+
+    def _point(self) -> list[Lin]:
+        return [Lin.var(n) if e != 1 else ZERO for n, e in zip(("k", "row"), self.value.shape, strict=True)]
+
+    def functions(self, params: Params, name: str) -> str:
+        """``{name}_begin(int z)`` and ``T4 {name}_quad(int row, int k, int k_end)``, as :meth:`Matrix.functions` gives them."""
+        upper, rows, depth = name.upper(), params.word(self.rows), params.word(self.value.shape[0])
+        r = Renderer(params, self.producers, self.is_leaf)
+        text = r.value(self.value, self._point())
+        lines = "\n".join("    " + line for line in r.scopes[0].lines)
+        return f"""void {name}_begin(int z) {{}}
+T {name}_at(int row, int k) {{
+{lines}
+    return T({text});
+}}
+T4 {name}_quad(int row, int k, int k_end) {{
+    T4 q;
+    if ({upper}_ALONG_K) {{
+        row = min(row, {rows} - 1);
+        [[unroll]] for (int c = 0; c < 4; c++) {{
+            T x = {name}_at(row, min(k + c, {depth} - 1));
+            q[c] = k + c < k_end ? x : T(0);
+        }}
+        return q;
+    }}
+    int inside = min(k, {depth} - 1);
+    [[unroll]] for (int c = 0; c < 4; c++) q[c] = {name}_at(min(row + c, {rows} - 1), inside);
+    return k < k_end ? q : T4(0);
+}}
+"""
 
 
 def merge_runs(axes: Sequence[tuple[Extent, Extent]]) -> list[tuple[Extent, Extent]]:
