@@ -26,10 +26,6 @@ _I32 = frozenset({DType.I32})
 _CACHED = ("query", "key", "value", "past_key", "past_value", "cos_cache", "sin_cache", "attention_bias", "head_sink")
 
 
-def _number(b: Builder, e: Extent) -> Value:
-    return b.dims([e], ())
-
-
 def _heads(b: Builder, x: Value, heads: int, what: str) -> Value:
     """``[B, S, heads*D]`` to ``[B, S, heads, D]``."""
     if x.rank != 3:
@@ -75,11 +71,11 @@ def _present(b: Builder, past: Value | None, new: Value, before: Value | None, v
     if is_one(steps):
         found = b.broadcast(new, shape)
     else:
-        last = b.map("sub", _number(b, steps), b.scalar(1, DType.I64))
+        last = b.map("sub", b.dims([steps], ()), b.scalar(1, DType.I64))
         inside = b.map("min", b.map("max", index, b.scalar(0, DType.I64)), last)
         found = b.gather_elements(new, b.broadcast(inside, shape), 2)
     zero = b.scalar(0, new.dtype)
-    end = valid if valid is not None else _number(b, steps)
+    end = valid if valid is not None else b.dims([steps], ())
     made = b.map("select", b.map("lt", index, end), found, zero)
     if before is None:
         return made
@@ -211,7 +207,7 @@ def group_query_attention(
         ends = b.reshape(b.bounded(b.cast(b.reshape(seqlens_k, (batch,)), DType.I64), total), per_sequence)
         ends = b.map("add", ends, b.scalar(1, DType.I64))
     if not prompt:
-        before = b.map("sub", ends, valid if valid is not None else _number(b, steps))
+        before = b.map("sub", ends, valid if valid is not None else b.dims([steps], ()))
         before = b.map("max", before, b.scalar(0, DType.I64))
 
     if do_rotary:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnx_vulkan.dims import Extent, is_one, require_at_least, same
+from onnx_vulkan.dims import Extent, require_at_least, same
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
@@ -29,23 +29,19 @@ class WindowStep:
     allowed: tuple[Value, ...]
 
 
-def _integer(b: Builder, e: Extent) -> Value:
-    return b.dims([e], ())
-
-
 def _resident(b: Builder, tokens: Value, capacity: Extent, window: int) -> Value:
     """How many of so many *tokens* a cache holds."""
     if same(capacity, window):
-        return b.map("min", tokens, _integer(b, capacity))
-    group = _integer(b, capacity - window + 1)
-    over = b.map("max", b.map("sub", tokens, _integer(b, capacity)), b.scalar(0, DType.I64))
-    evictions = b.map("div", b.map("add", over, _integer(b, capacity - window)), group)
+        return b.map("min", tokens, b.dims([capacity], ()))
+    group = b.dims([capacity - window + 1], ())
+    over = b.map("max", b.map("sub", tokens, b.dims([capacity], ())), b.scalar(0, DType.I64))
+    evictions = b.map("div", b.map("add", over, b.dims([capacity - window], ())), group)
     return b.map("sub", tokens, b.map("mul", evictions, group))
 
 
 def _rows(b: Builder, x: Value, index: Value) -> Value:
     """Rows of ``[B, G, n, D]`` by an index ``[B, 1, m, 1]``, which is held inside."""
-    last = b.map("sub", _integer(b, x.shape[2]), b.scalar(1, DType.I64))
+    last = b.map("sub", b.dims([x.shape[2]], ()), b.scalar(1, DType.I64))
     inside = b.map("min", b.map("max", index, b.scalar(0, DType.I64)), last)
     return b.gather_elements(x, b.broadcast(inside, (x.shape[0], x.shape[1], index.shape[2], x.shape[3])), 2)
 
@@ -57,47 +53,33 @@ def window_step(
 
     *before* and *after* are the tokens of each sequence before and after the step, int64 ``[B, 1, 1, 1]``; without *before* it
     is the first step. Raises ShapeMismatch when the caches are smaller than the window.
+
+    Rows move inside a cache, and a caller may bind one buffer to both its input and its output. So both what the queries read
+    and what stays come from old and new rows put together, which the product keeps in memory of its own.
     """
-    capacity = past[0].shape[2]
-    steps = new[0].shape[2]
+    capacity, steps = past[0].shape[2], new[0].shape[2]
     require_at_least(capacity, window, "the cache is smaller than local_window_size")
     kept = _resident(b, after, capacity, window)
-    first = b.map("sub", after, kept)
     row = b.iota((1, 1, capacity, 1), 2, DType.I64)
-    position = b.map("add", first, row)
-    held = b.map("lt", row, kept)
-    if before is None:
-        old_first, old_kept = None, None
-        present = tuple(b.map("select", held, _rows(b, y, position), b.scalar(0, y.dtype)) for y in new)
-    else:
-        old_kept = _resident(b, before, capacity, window)
-        old_first = b.map("sub", before, old_kept)
-        from_new, from_past = b.map("sub", position, before), b.map("sub", position, old_first)
-        is_old = b.map("lt", position, before)
-        present = tuple(
-            b.map("select", held, b.map("select", is_old, _rows(b, x, from_past), _rows(b, y, from_new)), b.scalar(0, y.dtype))
-            for x, y in zip(past, new, strict=True)
-        )
-    caches = (present[0], present[1])
-
+    position = b.map("add", b.map("sub", after, kept), row)
     query = b.iota((1, 1, steps, 1), 2, DType.I64)
-    if before is not None:
-        query = b.map("add", before, query)
-    if before is None or old_first is None or old_kept is None:
-        keys, values = new
+    known: list[Value] = []
+    if before is None:
+        whole, index = new, position
         key = b.iota((1, 1, 1, steps), 3, DType.I64)
-        known = []
-    elif is_one(steps):
-        keys, values = caches
-        column = b.iota((1, 1, 1, capacity), 3, DType.I64)
-        key, known = b.map("add", first, column), [b.map("lt", column, kept)]
     else:
-        keys, values = (b.concat([x, y], 2) for x, y in zip(past, new, strict=True))
+        old = _resident(b, before, capacity, window)
+        first = b.map("sub", before, old)
+        behind = b.map("sub", before, b.dims([capacity], ()))  # the position that a new row's place in *whole* starts from
+        whole = b.concat([past[0], new[0]], 2), b.concat([past[1], new[1]], 2)
+        index = b.map("sub", position, b.map("select", b.map("lt", position, before), first, behind))
+        query = b.map("add", before, query)
         column = b.iota((1, 1, 1, capacity + steps), 3, DType.I64)
-        is_new = b.map("ge", column, _integer(b, capacity))
-        fresh = b.map("sub", b.map("add", before, column), _integer(b, capacity))
-        key = b.map("select", is_new, fresh, b.map("add", old_first, column))
-        known = [b.map("or", is_new, b.map("lt", column, old_kept))]
+        is_new = b.map("ge", column, b.dims([capacity], ()))
+        key = b.map("add", column, b.map("select", is_new, behind, first))
+        known.append(b.map("or", is_new, b.map("lt", column, old)))
+    held = b.map("lt", row, kept)
+    present = [b.map("select", held, _rows(b, x, index), b.scalar(0, x.dtype)) for x in whole]
     distance = b.map("sub", query, key)
-    inside = b.map("lt", distance, b.scalar(window, DType.I64))
-    return WindowStep(caches, keys, values, (b.map("ge", distance, b.scalar(0, DType.I64)), inside, *known))
+    seen = b.map("ge", distance, b.scalar(0, DType.I64)), b.map("lt", distance, b.scalar(window, DType.I64))
+    return WindowStep((present[0], present[1]), *whole, (*seen, *known))
