@@ -299,3 +299,16 @@ def test_weights_inside_the_file_are_not_read(tmp_path) -> None:
     g = load(path)
     assert g.initializers["w"][-1] == 3 and not g.initializers["w"].flags.owndata
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 8 * 1024
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_inference_that_would_end_the_process_is_not_asked(inner: bool) -> None:
+    """ONNX's own inference of EyeLike reads the type of an input that has none."""
+    nodes = [node("Unknown", ["x"], ["a"], domain="my"), node("EyeLike", ["a"], ["y"], dtype=T.FLOAT)]
+    if inner:
+        body = helper.make_graph([node("EyeLike", ["a"], ["b"], dtype=T.FLOAT)], "body", [], [value("b", None)])
+        nodes[1] = node("If", ["c"], ["y"], then_branch=body, else_branch=body)
+    inputs = [value("x", [2, 2]), value("c", [], T.BOOL)]
+    graph = load(model([*nodes, node("Relu", ["x"], ["z"])], inputs, [value("y", None), value("z", None)]))
+    assert [n.op_type for n in graph.nodes] == ["Unknown", nodes[1].op_type, "Relu"]
+    assert graph.types["y"].dtype is DType.F32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 
 import onnx
 import onnx.shape_inference
@@ -103,6 +104,17 @@ def _keep_names(inferred: onnx.TypeProto.Tensor, said: onnx.TypeProto.Tensor) ->
                 ours.CopyFrom(theirs)
 
 
+_FRAGILE = {"EyeLike", "LabelEncoder", "DictVectorizer", "RegexFullMatch"}
+"""Operators whose inference reads the type of an input that may have none, which ends the process."""
+
+
+def _is_fragile(node: onnx.NodeProto, typed: Collection[str]) -> bool:
+    """Whether inference must not see *node*; *typed* are the values that are sure to have a type."""
+    if node.op_type in _FRAGILE and not set(node.input) <= set(typed):
+        return True
+    return any(_is_fragile(inner, ()) for a in node.attribute if a.HasField("g") for inner in a.g.node)
+
+
 def infer(model: onnx.ModelProto) -> onnx.GraphProto:
     """*model*'s graph with the types of inner values filled in as far as ONNX's shape inference gets.
 
@@ -121,6 +133,11 @@ def infer(model: onnx.ModelProto) -> onnx.GraphProto:
     }
     trimmed = onnx.ModelProto()
     trimmed.CopyFrom(model)
+    typed = {v.name for v in graph.input if v.type.HasField("tensor_type")} | {t.name for t in graph.initializer}
+    fragile = [n for n in trimmed.graph.node if _is_fragile(n, typed)]
+    for node in fragile:
+        unknown.update(node.output)
+        trimmed.graph.node.remove(node)
     del trimmed.graph.value_info[:]
     trimmed.graph.value_info.extend(v for name, v in declared.items() if name in unknown)
     for output in trimmed.graph.output:
@@ -132,6 +149,9 @@ def infer(model: onnx.ModelProto) -> onnx.GraphProto:
         return graph
     for output, said in zip(inferred.output, graph.output, strict=True):
         _keep_names(output.type.tensor_type, said.type.tensor_type)
+    if fragile:
+        del inferred.node[:]
+        inferred.node.extend(graph.node)
     found = {v.name for v in inferred.value_info}
     inferred.value_info.extend(v for name, v in declared.items() if name not in found)
     return inferred
