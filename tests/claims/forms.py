@@ -20,6 +20,7 @@ from onnx_vulkan.lower.registry import LOWERINGS, MAX_OPSET
 from onnxruntime.capi import _pybind_state
 
 __all__ = [
+    "BYTES",
     "Choices",
     "Draw",
     "Form",
@@ -29,11 +30,15 @@ __all__ = [
     "Skip",
     "Slot",
     "operators",
+    "raw",
+    "scale_of",
 ]
 
 T = TypeVar("T")
 
 MAX_ELEMENTS = 4000
+
+BYTES = (DType.U8, DType.I8)
 
 
 class Skip(Exception):
@@ -322,6 +327,16 @@ class Draw:
     def maybe(self, make: Callable[[], Given], percent: int = 50) -> Given | None:
         """An optional input."""
         return make() if self.chance(percent) else None
+
+
+def raw(d: Draw, t: DType, shape: Any) -> Given:
+    """Any integers of the type."""
+    info = np.iinfo(t.numpy)
+    return Given(d.rng.integers(info.min, info.max, tuple(shape), t.numpy, endpoint=True))
+
+
+def scale_of(d: Draw, shape: Any = (), t: DType = DType.F32) -> Given:
+    return Given(d.rng.uniform(0.01, 0.3, tuple(shape)).astype(t.numpy), host=d.chance(50))
 
 
 Recipe = Callable[[Draw, Operator], Form]

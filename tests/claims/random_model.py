@@ -13,12 +13,15 @@ from onnx import helper, numpy_helper
 from onnx_vulkan.graph import Array
 from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT
 from recipes_basic import BASIC, generic
+from recipes_moves import MOVES
 from recipes_ms import CONTRIB
 from recipes_nn import NN
+from recipes_quantized import QUANTIZED
+from recipes_signal import SIGNAL
 
 __all__ = ["ModelCase", "make_model", "make_sizes", "recipe_of"]
 
-RECIPES: dict[str, Recipe] = BASIC | NN | CONTRIB
+RECIPES: dict[str, Recipe] = BASIC | MOVES | NN | QUANTIZED | SIGNAL | CONTRIB
 
 JUMPS = re.compile(
     "Arg|Cast|Equal|Less|Greater|Floor|Ceil|Round|Sign|IsInf|IsNaN|Mod|TopK|Quantize|OneHot|Hardmax|MaxPool|Shrink|Thresholded|"

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from forms import Draw, Form, Given, Operator, Recipe
+from forms import BYTES, Draw, Form, Given, Operator, Recipe, raw, scale_of
 from onnx_vulkan.dtypes import NUMERIC, DType
-from recipes_basic import gather_nd, pad, range_, trilu
-from recipes_nn import BYTES, HALVES, conv, grid_sample, raw, scale_of
+from recipes_basic import range_
+from recipes_moves import gather_nd, pad, trilu
+from recipes_nn import HALVES, conv
+from recipes_signal import grid_sample
 
 __all__ = ["CONTRIB"]
 

@@ -1,17 +1,16 @@
-"""Forms of contractions, convolutions, pools, normalizations, attention, recurrent, quantized, resizing and signal operators."""
+"""Forms of contractions, convolutions, pools, normalizations, attention and recurrent operators."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from forms import Draw, Form, Given, Operator, Recipe, Skip
+from forms import BYTES, Draw, Form, Given, Operator, Recipe, Skip, raw, scale_of
 from onnx_vulkan.dtypes import REAL, DType
 
-__all__ = ["BYTES", "HALVES", "NN", "conv", "grid_sample", "raw", "scale_of"]
+__all__ = ["HALVES", "NN", "conv", "window"]
 
 SMALL = {"low": -1.5, "high": 1.5}
-BYTES = (DType.U8, DType.I8)
 HALVES = frozenset({DType.F32, DType.F16, DType.BF16})
 
 
@@ -67,18 +66,8 @@ def mat_mul_integer(d: Draw, op: Operator) -> Form:
     return Form([x, y, zero, per_column if d.chance(60) else None])
 
 
-def raw(d: Draw, t: DType, shape: Any) -> Given:
-    """Any integers of the type."""
-    info = np.iinfo(t.numpy)
-    return Given(d.rng.integers(info.min, info.max, tuple(shape), t.numpy, endpoint=True))
-
-
-def scale_of(d: Draw, shape: Any = (), t: DType = DType.F32) -> Given:
-    return Given(d.rng.uniform(0.01, 0.3, tuple(shape)).astype(t.numpy), host=d.chance(50))
-
-
 # ------------------------------------------------------------------------------------------------- convolutions, pools
-def _window(d: Draw, op: Operator, spatial: int, extents: tuple[int, ...], kernel: list[int]) -> dict[str, Any]:
+def window(d: Draw, op: Operator, spatial: int, extents: tuple[int, ...], kernel: list[int]) -> dict[str, Any]:
     """strides, dilations, pads or auto_pad that leave something of an image."""
     out: dict[str, Any] = {}
     if d.chance(50):
@@ -108,7 +97,7 @@ def conv(d: Draw, op: Operator) -> Form:
         group, per, out_per = d.int(2, 6), 1, d.int(1, 2)
     kernel = [d.int(1, 4) for _ in range(spatial)]
     size = d.shape(spatial, 3, 17 if spatial < 3 else 7)
-    attributes = _window(d, op, spatial, size, kernel)
+    attributes = window(d, op, spatial, size, kernel)
     if group > 1:
         attributes["group"] = group
     if d.chance(50):
@@ -169,7 +158,7 @@ def pool(d: Draw, op: Operator) -> Form:
     t = d.dtype(op.dtypes())
     kernel = [d.int(1, 4) for _ in range(spatial)]
     size = d.shape(spatial, 3, 17 if spatial < 3 else 7)
-    attributes = _window(d, op, spatial, size, kernel) | {"kernel_shape": kernel}
+    attributes = window(d, op, spatial, size, kernel) | {"kernel_shape": kernel}
     attributes |= d.only(op, d.some(ceil_mode=(0, 1), count_include_pad=(0, 1), p=(1, 2, 3)))
     x = d.like(t, (d.extent(1, 3), d.extent(1, 5), *size))
     indices = op.name == "MaxPool" and op.version >= 8 and d.chance(30)
@@ -386,231 +375,16 @@ def recurrent(d: Draw, op: Operator) -> Form:
     return Form(inputs, attributes, flags if any(flags) else (True,))
 
 
-# ----------------------------------------------------------------------------------------------------------- quantized
-def quantize(d: Draw, op: Operator) -> Form:
-    x = d.tensor(op.dtypes() & REAL, (1, 4), low=1, high=12)
-    x = Given((x.array.astype(np.float64) * 5).astype(x.array.dtype)) if x.dtype.is_float and not x.name else x
-    slot = op.outputs[0].dtypes & REAL
-    y = d.dtype(slot)
-    scale_type = x.dtype if x.dtype.is_float else DType.F32
-    shape, attributes = _granularity(d, op, x)
-    zero = d.maybe(lambda: raw(d, y, shape) if y is not DType.I32 else Given(np.zeros(shape, np.int32)), 75)
-    if zero is None and y is not DType.U8 and "output_dtype" in op.attributes:
-        attributes["output_dtype"] = y.value
-    return Form([x, scale_of(d, shape, scale_type), zero], attributes)
-
-
-def dequantize(d: Draw, op: Operator) -> Form:
-    t = d.dtype(op.dtypes() & REAL)
-    x = Given(raw(d, t, d.shape(d.int(1, 4), 1, 12)).array)
-    if t is DType.I32:
-        x.array = x.array % 1000
-    shape, attributes = _granularity(d, op, x)
-    scale_type = d.dtype(op.dtypes(1) & frozenset({DType.F32, DType.F16, DType.BF16}))
-    zero = d.maybe(lambda: raw(d, t, shape) if t is not DType.I32 else Given(np.zeros(shape, np.int32)), 60)
-    return Form([x, scale_of(d, shape, scale_type), zero], attributes)
-
-
-def _granularity(d: Draw, op: Operator, x: Given) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """The shape of a scale, and the attributes that go with it."""
-    way = d.int(0, 2)
-    if way == 0 or (op.version < 13 and op.domain == ""):
-        return d.pick([(), (1,)]) if op.version >= 13 else (), {}
-    axis = d.axis(x.rank)
-    if way == 1 or "block_size" not in op.attributes:
-        return (x.shape[axis],), {"axis": axis}
-    block = d.int(1, 3)
-    return tuple(-(-e // block) if i == axis % x.rank else e for i, e in enumerate(x.shape)), {"axis": axis, "block_size": block}
-
-
-def q_mat_mul(d: Draw, op: Operator) -> Form:
-    t = d.pick(BYTES)
-    m, k, n = d.extent(1, 17), d.extent(1, 40), d.extent(1, 17)
-    lead = d.shape(d.int(0, 2), 1, 3)
-    x, y = raw(d, t, (*lead, m, k)), raw(d, t, (*lead, k, n))
-    s = [Given(np.array(v, np.float32)) for v in (0.03, 0.07, 1.1 + d.rng.random())]
-    z = [raw(d, t, ()) for _ in range(3)]
-    return Form([x, s[0], z[0], y, s[1], z[1], s[2], z[2]])
-
-
-def q_binary(d: Draw, op: Operator) -> Form:
-    t = d.pick(BYTES)
-    x = raw(d, t, d.shape(d.int(1, 4), 1, 12))
-    y = raw(d, t, d.partner(x, grow=False).shape)
-    s, z = [scale_of(d) for _ in range(3)], [raw(d, t, ()) for _ in range(3)]
-    return Form([x, s[0], z[0], y, s[1], z[1], s[2], z[2]])
-
-
-def q_unary(d: Draw, op: Operator) -> Form:
-    t = d.pick(BYTES)
-    x = raw(d, t, d.shape(d.int(1, 4), 1, 12))
-    out = Given(np.array(1 / 256, np.float32)) if op.name == "QLinearSigmoid" else scale_of(d)
-    return Form([x, scale_of(d), raw(d, t, ()), out, raw(d, t, ())], d.only(op, {"alpha": 0.1}))
-
-
-def q_pool(d: Draw, op: Operator) -> Form:
-    t = d.pick(BYTES)
-    last = d.chance(30)
-    n, c, h, w = d.extent(1, 3), d.extent(1, 6), d.extent(3, 9), d.extent(3, 9)
-    x = raw(d, t, (n, h, w, c) if last else (n, c, h, w))
-    attributes: dict[str, Any] = {"channels_last": int(last)}
-    if op.name == "QLinearAveragePool":
-        kernel = [d.int(1, 3), d.int(1, 3)]
-        attributes |= _window(d, op, 2, (h, w), kernel) | {"kernel_shape": kernel} | d.some(count_include_pad=(0, 1))
-    return Form([x, scale_of(d), raw(d, t, ()), scale_of(d), raw(d, t, ())], attributes)
-
-
-def q_concat(d: Draw, op: Operator) -> Form:
-    t = d.pick(BYTES)
-    shape = d.shape(d.int(1, 4), 1, 6)
-    axis = d.axis(len(shape))
-    parts: list[Given | None] = [scale_of(d), raw(d, t, ())]
-    for _ in range(d.int(1, 3)):
-        size = [d.extent(1, 5) if i == axis % len(shape) else e for i, e in enumerate(shape)]
-        parts += [raw(d, t, size), scale_of(d), raw(d, t, ())]
-    return Form(parts, {"axis": axis})
-
-
-def q_gemm(d: Draw, op: Operator) -> Form:
-    t = d.pick(BYTES)
-    m, k, n = d.extent(1, 17), d.extent(1, 40), d.extent(1, 17)
-    attributes = d.some(transA=(0, 1), transB=(0, 1))
-    x = raw(d, t, (k, m) if attributes.get("transA") else (m, k))
-    y = raw(d, t, (n, k) if attributes.get("transB") else (k, n))
-    c = d.maybe(lambda: Given(d.rng.integers(-500, 500, (n,)).astype(np.int32)))
-    inputs: list[Given | None] = [x, Given(np.array(0.03, np.float32)), raw(d, t, ()), y, Given(np.array(0.07, np.float32))]
-    inputs += [raw(d, t, ()), c]
-    if d.chance(70):
-        inputs += [Given(np.array(1.1 + d.rng.random(), np.float32)), raw(d, t, ())]
-    return Form(inputs, attributes)
-
-
-# ---------------------------------------------------------------------------------------------------- resizing, signal
-def resize(d: Draw, op: Operator) -> Form:
-    spatial = d.pick([2, 2, 1, 3])
-    x = d.like(d.dtype(op.dtypes() & REAL), (d.extent(1, 2), d.extent(1, 3), *d.shape(spatial, 1, 8)))
-    mode = d.pick(["nearest", "linear", "cubic"]) if op.version >= 11 else d.pick(["nearest", "linear"])
-    scales = [1.0, 1.0, *(float(d.pick([0.5, 0.6, 1.0, 1.5, 2.0, 3.0])) for _ in range(spatial))]
-    attributes: dict[str, Any] = {"mode": mode}
-    if op.version <= 10:
-        if op.name == "Upsample":
-            scales = [max(s, 1.0) for s in scales]
-            if op.version == 7:
-                return Form([x], attributes | {"scales": scales})
-        return Form([x, d.host(scales, DType.F32)], attributes)
-    kinds = ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel", "tf_crop_and_resize"]
-    if op.version >= 19:
-        kinds.append("half_pixel_symmetric")
-    attributes |= d.some(
-        coordinate_transformation_mode=kinds,
-        nearest_mode=("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
-        cubic_coeff_a=(-0.5, -0.75),
-        exclude_outside=(0, 1),
-        extrapolation_value=(1.0,),
-    )
-    if mode != "nearest":
-        attributes.pop("nearest_mode", None)
-    if mode != "cubic":
-        attributes = {k: v for k, v in attributes.items() if k not in ("cubic_coeff_a", "exclude_outside")}
-    roi = None
-    crop = attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
-    rank = 2 + spatial
-    axes = list(range(rank))
-    if op.version >= 18:
-        if d.chance(20) and mode != "nearest":
-            attributes["antialias"] = 1
-        if d.chance(30):
-            axes = list(range(2, rank))
-            attributes["axes"] = axes
-    if crop:
-        roi = d.host([0.0 if a < 2 else 0.1 for a in axes] + [1.0 if a < 2 else 0.8 for a in axes], DType.F32)
-    by_sizes = d.chance(40)
-    if by_sizes:
-        sizes = [x.shape[a] if a < 2 else d.extent(1, 12) for a in axes]
-        return Form([x, roi, None, d.numbers(sizes)], attributes)
-    if op.version < 13 and roi is None:
-        roi = d.host(np.zeros(0), DType.F32)
-    return Form([x, roi, d.host([scales[a] for a in axes], DType.F32)], attributes)
-
-
-def grid_sample(d: Draw, op: Operator) -> Form:
-    x_type = d.dtype(op.dtypes() & REAL)
-    spatial = 2 if op.version < 20 or d.chance(60) else 3
-    size, out = d.shape(spatial, 1, 7), d.shape(spatial, 1, 5)
-    n = d.extent(1, 3)
-    modes = ("bilinear", "nearest", "bicubic") if op.version < 20 else ("linear", "nearest", "cubic")
-    grid_type = d.dtype(op.dtypes(1) & HALVES)
-    if x_type.is_float and op.version < 22:
-        grid_type = DType.F32
-    grid = Given((d.rng.uniform(-1.3, 1.3, (n, *out, spatial))).astype(grid_type.numpy))
-    choices = d.some(mode=modes, padding_mode=("zeros", "border", "reflection"), align_corners=(0, 1))
-    return Form([d.like(x_type, (n, d.extent(1, 3), *size)), grid], choices)
-
-
-def affine_grid(d: Draw, op: Operator) -> Form:
-    t = d.dtype(op.dtypes())
-    spatial = d.int(2, 3)
-    n = d.extent(1, 3)
-    theta = d.like(t, (n, spatial, spatial + 1))
-    return Form([theta, d.numbers([n, d.extent(1, 3), *d.shape(spatial, 1, 6)])], d.some(align_corners=(0, 1)))
-
-
-def col2im(d: Draw, op: Operator) -> Form:
-    t = d.dtype(op.dtypes())
-    spatial = d.pick([2, 1, 3])
-    kernel = [d.int(1, 3) for _ in range(spatial)]
-    size = d.shape(spatial, 3, 7)
-    strides, dilations = ([d.int(1, 2) for _ in range(spatial)] for _ in range(2))
-    pads = [d.int(0, 1) for _ in range(2 * spatial)]
-    counts = []
-    for i in range(spatial):
-        room = size[i] + pads[i] + pads[i + spatial] - dilations[i] * (kernel[i] - 1) - 1
-        if room < 0:
-            raise Skip
-        counts.append(room // strides[i] + 1)
-    x = d.like(t, (d.extent(1, 2), d.extent(1, 3) * int(np.prod(kernel)), int(np.prod(counts))))
-    return Form([x, d.numbers(size), d.numbers(kernel)], {"strides": strides, "dilations": dilations, "pads": pads})
-
-
-def dft(d: Draw, op: Operator) -> Form:
-    t = d.dtype(op.dtypes())
-    inverse, onesided = int(d.chance(30)), int(d.chance(30))
-    shape = (*d.shape(d.int(1, 2), 1, 4), d.extent(1, 17), (2 if inverse else 1) if onesided else d.pick([1, 2]))
-    x = d.like(t, shape)
-    attributes = {"inverse": inverse, "onesided": onesided}
-    axis = d.int(1, x.rank - 2) if x.rank > 2 else 1
-    length = d.maybe(lambda: d.numbers(np.int64(d.number(1, 20))), 30)  # type: ignore[arg-type]
-    if op.version >= 20:
-        return Form([x, length, d.numbers(np.int64(axis))], attributes)  # type: ignore[arg-type]
-    return Form([x, length], attributes | {"axis": axis})
-
-
-def stft(d: Draw, op: Operator) -> Form:
-    t = d.dtype(op.dtypes())
-    n, frame, step = d.number(16, 40), d.pick([8, 5, 16]), d.int(1, 8)
-    onesided = int(d.chance(60))
-    x = d.like(t, (d.extent(1, 3), n, 1 if onesided else d.pick([1, 2])))
-    window = d.maybe(lambda: d.like(t, (frame,)), 50)
-    length = None if window and d.chance(50) else d.numbers(np.int64(frame))  # type: ignore[arg-type]
-    return Form([x, d.numbers(np.int64(step)), window, length], {"onesided": onesided})  # type: ignore[arg-type]
-
-
 NN: dict[str, Recipe] = {
     "MatMul": mat_mul, "com.microsoft::FusedMatMul": mat_mul, "Gemm": gemm, "com.microsoft::FusedGemm": gemm,
-    "MatMulInteger": mat_mul_integer, "Conv": conv, "ConvInteger": conv, "QLinearConv": conv, "com.microsoft::FusedConv": conv,
-    "ConvTranspose": conv_transpose, "AveragePool": pool, "MaxPool": pool, "LpPool": pool, "GlobalAveragePool": global_pool,
-    "GlobalMaxPool": global_pool, "GlobalLpPool": global_pool, "MaxUnpool": max_unpool, "LRN": lrn,
-    "BatchNormalization": batch_norm, "LayerNormalization": layer_norm, "RMSNormalization": layer_norm,
+    "MatMulInteger": mat_mul_integer, "Conv": conv, "ConvInteger": conv, "QLinearConv": conv,
+    "com.microsoft::FusedConv": conv, "ConvTranspose": conv_transpose, "AveragePool": pool, "MaxPool": pool, "LpPool": pool,
+    "GlobalAveragePool": global_pool, "GlobalMaxPool": global_pool, "GlobalLpPool": global_pool, "MaxUnpool": max_unpool,
+    "LRN": lrn, "BatchNormalization": batch_norm, "LayerNormalization": layer_norm, "RMSNormalization": layer_norm,
     "SimplifiedLayerNormalization": layer_norm, "com.microsoft::SimplifiedLayerNormalization": layer_norm,
     "com.microsoft::SkipLayerNormalization": skip_norm, "com.microsoft::SkipSimplifiedLayerNormalization": skip_norm,
     "InstanceNormalization": instance_norm, "GroupNormalization": group_norm, "LpNormalization": lp_norm,
     "MeanVarianceNormalization": mean_variance, "Attention": attention, "com.microsoft::MultiHeadAttention": multi_head,
     "RotaryEmbedding": rotary, "com.microsoft::RotaryEmbedding": rotary, "com.microsoft::BiasGelu": bias_gelu,
-    "com.microsoft::FastGelu": bias_gelu, "RNN": recurrent, "GRU": recurrent, "LSTM": recurrent, "QuantizeLinear": quantize,
-    "com.microsoft::QuantizeLinear": quantize, "DequantizeLinear": dequantize, "com.microsoft::DequantizeLinear": dequantize,
-    "QLinearMatMul": q_mat_mul, "com.microsoft::QLinearAdd": q_binary, "com.microsoft::QLinearMul": q_binary,
-    "com.microsoft::QLinearLeakyRelu": q_unary, "com.microsoft::QLinearSigmoid": q_unary,
-    "com.microsoft::QLinearAveragePool": q_pool, "com.microsoft::QLinearGlobalAveragePool": q_pool,
-    "com.microsoft::QLinearConcat": q_concat, "com.microsoft::QGemm": q_gemm, "Resize": resize, "Upsample": resize,
-    "GridSample": grid_sample, "AffineGrid": affine_grid, "Col2Im": col2im, "DFT": dft, "STFT": stft,
+    "com.microsoft::FastGelu": bias_gelu, "RNN": recurrent, "GRU": recurrent, "LSTM": recurrent,
 }  # fmt: skip
