@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from random_model import make_sizes
 from random_values import SeededChoices
-from verdict import Verdict, judge, on_cpu
+from verdict import Verdict, compare_doors, judge, on_cpu
 
 THOROUGH = os.environ.get("ONNX_VULKAN_THOROUGH") == "1"
 EXAMPLES = 3000 if THOROUGH else 150
@@ -58,6 +58,19 @@ def test_operator(label: str) -> None:
             continue
         judged = judge(cases, "interpreter")
         assert judged.verdict is not Verdict.WRONG, f"seed {seed}: {cases[0].label}\n{judged.text}"
+
+
+def test_both_doors_give_the_same_bits() -> None:
+    compared = 0
+    for seed in range(400 if THOROUGH else 16):
+        try:
+            cases = make_sizes(SeededChoices(seed), list(operators()), 3, on_cpu)
+        except Skip:
+            continue
+        found = compare_doors(cases)
+        assert not found, f"seed {seed}: {cases[0].label}\n{found}"
+        compared += found is not None
+    assert compared >= 6
 
 
 def test_disagreements_are_told_once() -> None:

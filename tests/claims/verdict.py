@@ -25,7 +25,7 @@ from onnx_vulkan.graph import Array
 from onnx_vulkan.tolerance import EXACT, Tolerance, compare
 from random_model import ModelCase
 
-__all__ = ["Judged", "Verdict", "judge", "on_cpu"]
+__all__ = ["Judged", "Verdict", "compare_doors", "judge", "on_cpu"]
 
 TOLERANCES = {
     DType.F64: Tolerance(1e-9, 1e-9, of_max=1e-9),
@@ -110,6 +110,25 @@ def _interpreted(case: ModelCase, feeds: dict[str, Array]) -> Answer:
     graph = run_case.graph_of(case.model)
     with np.errstate(all="ignore"):
         return run_case.run(graph, {n: feeds[n] for n in graph.inputs})
+
+
+def compare_doors(cases: Sequence[ModelCase]) -> str | None:
+    """What differs, bit by bit, between the standalone engine and the EP; None where one of them does not run the model."""
+    try:
+        standalone, close = _open(cases[0], "standalone")
+    except OnnxVulkanError:
+        return None
+    try:
+        ep, _ = _open(cases[0], "ep")
+        for case in cases:
+            for i, (a, b) in enumerate(zip(standalone(case.feeds), ep(case.feeds), strict=True)):
+                if (a.dtype, a.shape, a.tobytes()) != (b.dtype, b.shape, b.tobytes()):
+                    return f"output {i}: {_worst(a, b)}" if a.shape == b.shape else f"output {i}: {a.shape} and {b.shape}"
+    except (_NotForUs, OnnxVulkanError):
+        return None
+    finally:
+        close()
+    return ""
 
 
 def judge(cases: Sequence[ModelCase], door: str = "standalone") -> Judged:
