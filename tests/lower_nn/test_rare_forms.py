@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_vulkan
 import pytest
 from one_node import check, model_of, normal
 from run_case import graph_of, refusals, run
@@ -63,3 +64,14 @@ def test_symmetric_window_of_one_element_is_nan() -> None:
 
 def test_largest_index_along_nothing() -> None:
     check("Hardmax", 13, {"x": np.zeros((0, 3), np.float32)}, {"axis": 0}, dynamic=True)
+
+
+@pytest.mark.parametrize("count", [3, 128])
+def test_concat_of_many_inputs_on_the_device(count: int) -> None:
+    """A chain of as many branches is more than some drivers can nest."""
+    xs: dict[str, np.ndarray | None] = {f"x{i}": np.full((i % 3, 3), i, np.uint8) for i in range(count)}  # type: ignore[type-arg]
+    model = model_of("Concat", 13, xs, {"axis": 0})
+    model.graph.output[0].type.tensor_type.elem_type = 2
+    with onnx_vulkan.Session.load(model.SerializeToString()) as session:
+        (got,) = session.run(xs).values()
+    np.testing.assert_array_equal(got, np.concatenate(list(xs.values())))  # type: ignore[arg-type]

@@ -333,23 +333,29 @@ class Renderer:
         axis = instr.attrs["axis"]
         result = self.fresh()
         compute = GLSL_TYPES[instr.out.dtype].compute
-        lines = [f"{compute} {result};"]
-        start: Extent = 0
+        starts: list[Extent] = [0]
         at = self.text(coords[axis])
         parts = [x for x in instr.inputs if x.shape[axis] != 0]
         if not parts:  # nobody reads it, but what is around it must compile
             return f"{compute}(0)"
-        for n, x in enumerate(parts):
+        bodies = []
+        for x in parts:
             with self._branch(level) as depth:
                 inner = list(coords)
-                inner[axis] = self.variable(self.text(coords[axis].shift(-start)), depth)
+                inner[axis] = self.variable(self.text(coords[axis].shift(-starts[-1])), depth)
                 self.emit(f"{result} = {self.value(x, inner)};")
-                body = self.scopes[-1].lines
-            start = start + x.shape[axis]
-            last = n == len(parts) - 1
-            opening = "{" if last else f"if ({at} < {self.params.word(start)}) {{"
-            lines += [("} else " if n else "") + opening, *body]
-        self._place(level, [*lines, "}"])
+                bodies.append(self.scopes[-1].lines)
+            starts.append(starts[-1] + x.shape[axis])
+
+        def chosen(first: int, last: int) -> list[str]:
+            # halved, since drivers lose count of branches that are nested deeper than a few dozen
+            if last - first == 1:
+                return ["{", *bodies[first], "}"]
+            middle = (first + last) // 2
+            test = f"if ({at} < {self.params.word(starts[middle])})"
+            return [test + " {", *chosen(first, middle), "} else {", *chosen(middle, last), "}"]
+
+        self._place(level, [f"{compute} {result};", *chosen(0, len(parts))])
         return result
 
     def _index(self, instr: Instr, coords: Sequence[Lin], extent: Extent, level: int) -> Lin:
