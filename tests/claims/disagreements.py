@@ -53,6 +53,8 @@ KNOWN: tuple[Disagreement, ...] = (
         (r"GlobalMaxPool", "keeps the wrong axes unless there are two spatial ones"),
         (r"MaxPool-", "puts windows elsewhere with pads, ceil_mode or three spatial axes"),
         (r"ConvTranspose.*'group': [2-9]", "adds the bias of another group"),
+        (r"Pow-\d+\(u?int", "what does not fit an integer is its least number"),
+        (r"QLinearConv-10\(\w+\[\d+, \d+, \d+\]", "one spatial axis: gives an axis too many"),
         (r"LpPool-1\(float64", "takes the root in float32"),
         (r"(Resize|Upsample)-\d+(.*nearest|\(float64)", "computes places in float64 from scales that are float32"),
         (r"^AveragePool-(1|7)\b", "counts padding, which came with version 7's attribute"),

@@ -233,7 +233,5 @@ def _unnamed(g: Given | None) -> Given | None:
 def _tame(a: Array) -> bool:
     if a.size > 20000:
         return False
-    if a.dtype.kind in "iub":
-        return True
     b = a.astype(np.float64)
-    return bool(np.isfinite(b).all() and np.abs(b).max(initial=0.0) < 100)
+    return bool(np.isfinite(b).all() and np.abs(b).max(initial=0.0) < (1e6 if a.dtype.kind in "iub" else 100))
