@@ -5,6 +5,10 @@
 >>> tests = onnx.backend.test.BackendTest(onnx_vulkan.backend, __name__)
 >>> globals().update(tests.test_cases)  # for pytest or unittest; what is refused is skipped with its reason
 
+Six of ONNX's cases fail by the runner's tolerance: ``test_dft_inverse`` and ``test_attention_4d_causal_fp16`` (two each), whose
+stored numbers are further from the exact ones than these, and ``test_resize_downsample_scales_linear_align_corners`` and the
+cubic one, where ONNX Runtime's CPU provider is followed. ``tests.exclude(pattern)`` leaves them out.
+
 ONNX's runner knows the devices ``CPU`` and ``CUDA`` only: ``CPU`` stands here for the Vulkan device that the engine takes by
 itself. ``VULKAN`` means the same, ``VULKAN:1`` and ``VULKAN:name`` a certain one.
 """
