@@ -75,3 +75,28 @@ def test_concat_of_many_inputs_on_the_device(count: int) -> None:
     with onnx_vulkan.Session.load(model.SerializeToString()) as session:
         (got,) = session.run(xs).values()
     np.testing.assert_array_equal(got, np.concatenate(list(xs.values())))  # type: ignore[arg-type]
+
+
+def test_shrink_of_integers_is_exact() -> None:
+    x = np.array([179227381603040, -9977130, 2, -2, 0, 1], np.int64)
+    (got,) = run(graph_of(model_of("Shrink", 9, {"x": x}, {"bias": 0.08, "lambd": 1.5})), {"x": x})
+    np.testing.assert_array_equal(got, [179227381603039, -9977129, 1, -1, 0, 0])
+    (got,) = run(graph_of(model_of("Shrink", 9, {"x": x}, {"bias": -2.5, "lambd": 0.0})), {"x": x})
+    np.testing.assert_array_equal(got, [179227381603042, -9977132, 4, -4, 0, 3])
+
+
+def test_power_of_an_odd_number_beyond_float32() -> None:
+    x = np.array([-1, -1, -0.0, 2, -np.inf], np.float32)
+    y = np.array([709870297, 709870296, -16777217, 5, 16777217], np.int64)
+    check("Pow", 15, {"x": x, "y": y})
+
+
+def test_elu_near_nothing() -> None:
+    x = np.array([-1e-5, -1e-7, -0.5, -30, -np.inf, -0.0, 2], np.float32)
+    for op, scale in {"Elu": 1.0, "Celu": 1.0, "Selu": 1.0507010221481323 * 1.6732631921768188}.items():
+        model = model_of(op, 12 if op == "Celu" else 6, {"x": x})
+        model.opset_import[0].version = 13
+        model.graph.output[0].type.tensor_type.elem_type = 1
+        with onnx_vulkan.Session.load(model.SerializeToString()) as session:
+            (got,) = session.run({"x": x}).values()
+        np.testing.assert_allclose(got[:5], scale * np.expm1(x[:5].astype(np.float64)), rtol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from onnx_vulkan.dims import is_one
@@ -20,10 +21,6 @@ def _widely(b: LowerContext, x: Value, formula: Callable[[Value], Value]) -> Val
 
 def _number(b: LowerContext, value: float, like: Value) -> Value:
     return b.scalar(value, like.dtype)
-
-
-def _expm1(b: LowerContext, x: Value) -> Value:
-    return b.map("sub", b.map("exp", x), _number(b, 1, x))
 
 
 def _negative(b: LowerContext, x: Value) -> Value:
@@ -63,7 +60,7 @@ def celu(b: LowerContext, x: Value, *, alpha: float = 1.0) -> Value:
     """``max(0, x) + min(0, alpha * (exp(x / alpha) - 1))``."""
 
     def formula(v: Value) -> Value:
-        grown = b.map("mul", _number(b, alpha, v), _expm1(b, b.map("div", v, _number(b, alpha, v))))
+        grown = b.map("mul", _number(b, alpha, v), composites.expm1(b, b.map("div", v, _number(b, alpha, v))))
         return b.map("add", composites.relu(b, v), b.map("min", grown, _number(b, 0, v)))
 
     return _widely(b, x, formula)
@@ -73,7 +70,7 @@ def _selu(b: LowerContext, x: Value, alpha: float, gamma: float) -> Value:
     """``gamma * (x if x > 0 else alpha * exp(x) - alpha)``."""
 
     def formula(v: Value) -> Value:
-        grown = b.map("mul", _expm1(b, v), _number(b, alpha, v))
+        grown = b.map("mul", composites.expm1(b, v), _number(b, alpha, v))
         return b.map("mul", b.map("select", b.map("gt", v, _number(b, 0, v)), v, grown), _number(b, gamma, v))
 
     return _widely(b, x, formula)
@@ -142,10 +139,28 @@ def swish(b: LowerContext, x: Value, *, alpha: float = 1.0) -> Value:
     return composites.quick_gelu(b, x, alpha)
 
 
+def _shrink_integers(b: LowerContext, x: Value, bias: float, lambd: float) -> Value:
+    """With ``bias = k + f``, ``x - bias`` cut off is ``x - k``, one less where that is positive and f is not 0."""
+    k, zero, one = math.floor(bias), b.scalar(0, x.dtype), b.scalar(1, x.dtype)
+    down = b.map("sub", x, b.scalar(k, x.dtype)) if k >= 0 else b.map("add", x, b.scalar(-k, x.dtype))
+    if bias != k:
+        down = b.map("select", b.map("gt", down, zero), b.map("sub", down, one), down)
+    y = b.map("select", b.map("gt", x, b.scalar(math.floor(lambd), x.dtype)), down, zero)
+    if not x.dtype.is_signed:
+        return y
+    up = b.map("add", x, b.scalar(k, x.dtype))
+    if bias != k:
+        up = b.map("select", b.map("lt", up, zero), b.map("add", up, one), up)
+    return b.map("select", b.map("lt", x, b.scalar(math.ceil(-lambd), x.dtype)), up, y)
+
+
 @lowers("Shrink", [9], {"x": REAL})
 def shrink(b: LowerContext, x: Value, *, bias: float = 0.0, lambd: float = 0.5) -> Value:
-    """``x + bias`` below -lambd, ``x - bias`` above lambd, else 0. Integers are computed in float32 and cut off."""
+    """``x + bias`` below -lambd, ``x - bias`` above lambd, else 0; of integers what that gives exactly, cut off."""
     if x.dtype.is_int:
+        top = 2 ** (8 * x.dtype.size - 2)
+        if abs(bias) < top and 0 <= lambd < top:
+            return _shrink_integers(b, x, bias, lambd)
         return b.cast(shrink(b, b.cast(x, DType.F32), bias=bias, lambd=lambd), x.dtype)
     low = b.map("lt", x, _number(b, -lambd, x))
     high = b.map("gt", x, _number(b, lambd, x))

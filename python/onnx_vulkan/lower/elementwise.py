@@ -174,6 +174,15 @@ def _integer_power(b: LowerContext, x: Value, y: Value) -> Value:
     return b.map("select", counted, b.cast(product, x.dtype), root)
 
 
+def _signed_power(b: LowerContext, x: Value, y: Value) -> Value:
+    """A float base to an integer that its type may round: whether that is odd, which the sign hangs on, is asked before."""
+    zero, one = b.scalar(0, x.dtype), b.scalar(1, x.dtype)
+    negative = b.map("or", b.map("lt", x, zero), b.map("lt", b.map("div", one, x), zero))  # -0.0 too
+    odd = b.map("ne", b.map("bit_and", y, b.scalar(1, y.dtype)), b.scalar(0, y.dtype))
+    power = b.map("pow", b.map("abs", x), b.cast(y, x.dtype))
+    return b.map("select", b.map("and", negative, odd), b.map("neg", power), power)
+
+
 @lowers("Pow", [7, 12, 13, 15], {"x": (FLOATS | INTS), "y": REAL})
 def pow_7(b: LowerContext, x: Value, y: Value) -> Value:
     if y.data is not None and y.data.size == 1 and y.rank <= x.rank:
@@ -190,6 +199,8 @@ def pow_7(b: LowerContext, x: Value, y: Value) -> Value:
     # an exponent that is rounded to the base's type would give another power
     double = y.dtype is DType.F64 and not (y.data is not None and (y.data == y.data.astype(np.float32)).all())
     base = b.cast(x, DType.F64) if double else wide(b, x)
+    if y.dtype.is_int and base.dtype is DType.F32 and y.dtype.size >= 4 and (y.data is None or (np.abs(y.data) > 2.0**24).any()):
+        return b.cast(_signed_power(b, base, y), x.dtype)
     return b.cast(b.map("pow", base, b.cast(y, base.dtype)), x.dtype)
 
 

@@ -63,6 +63,7 @@ __all__ = [
     "activation",
     "affine",
     "clamp",
+    "expm1",
     "gelu",
     "hard_sigmoid",
     "inverse_deviation",
@@ -127,6 +128,12 @@ def hard_sigmoid(b: Builder, x: Value, alpha: float, beta: float) -> Value:
     return clamp(b, affine(b, x, alpha, beta), 0.0, 1.0)
 
 
+def expm1(b: Builder, x: Value) -> Value:
+    """``exp(x) - 1`` without loss near 0: ``tanh(x / 2) * (exp(x) + 1)``."""
+    half = b.map("tanh", b.map("mul", x, number(b, 0.5, x)))
+    return b.map("mul", half, b.map("add", b.map("exp", x), number(b, 1, x)))
+
+
 def softplus(b: Builder, x: Value) -> Value:
     """``log(1 + exp(x))``, written so that it does not overflow: ``max(x, 0) + log(1 + exp(-|x|))``."""
     tail = b.map("log1p", b.map("exp", b.map("neg", b.map("abs", x))))
@@ -164,7 +171,7 @@ def quick_gelu(b: Builder, x: Value, alpha: float = 1.702) -> Value:
 
 
 def _elu(b: Builder, x: Value, alpha: float) -> Value:
-    grown = b.map("mul", number(b, alpha, x), b.map("sub", b.map("exp", x), number(b, 1, x)))
+    grown = b.map("mul", number(b, alpha, x), expm1(b, x))
     return b.map("select", b.map("lt", x, number(b, 0, x)), grown, x)
 
 
