@@ -83,6 +83,8 @@ def test_like_the_cpu(form: str) -> None:
     graph = graph_of(made)
     assert not refusals(graph), [str(r) for r in refusals(graph)]
     feeds = {name: x for name, x in given.items() if x is not None}
+    for name in feeds.keys() & {"pk", "pv"}:
+        feeds[name][:, :, int(feeds["at"][0]) :] = np.nan  # rows that nothing may read
     for got, want in zip(run(graph, feeds), on_cpu(made, feeds), strict=True):
         assert_close(got, want, 1e-4, 1e-5)
 

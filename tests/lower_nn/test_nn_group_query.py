@@ -80,6 +80,10 @@ def agrees(given: Mapping[str, Array | None], attributes: Mapping[str, Any], out
     steps = q.shape[1]
     ends = last.astype(int) + 1
     rows = new if given["new"] is not None else ends if steps == total else [steps] * len(ends)
+    if given["pk"] is not None:
+        for name in ("pk", "pv"):
+            for sequence, n, count in zip(np.asarray(given[name]), ends, rows, strict=True):
+                sequence[:, max(n - count, 0) :] = np.nan  # rows that nothing may read
 
     def specified(i: int, y: Array) -> Array:
         parts = zip(y, rows, ends, strict=True)
@@ -234,6 +238,9 @@ def slides(given: Mapping[str, Array | None], window: int, **attributes: Any) ->
     ends = last.astype(int) + 1
     rows = new if given["new"] is not None else [q.shape[1]] * len(ends)
     held = [resident(n, past.shape[2], window) for n in ends]
+    for name in ("pk", "pv"):
+        for sequence, n, count in zip(np.asarray(given[name]), ends, rows, strict=True):
+            sequence[:, resident(max(n - count, 0), past.shape[2], window) :] = np.nan  # what is not specified
 
     def specified(i: int, y: Array) -> Array:
         taken = [x[:n] if i == 0 else x[:, :kept] for x, n, kept in zip(y, rows, held, strict=True)]

@@ -134,7 +134,10 @@ def shared(form: str) -> dict[str, Array | None]:
 @pytest.mark.parametrize("form", SHARED)
 def test_a_shared_buffer(form: str) -> None:
     attributes = {"num_heads": N, **SHARED[form][3]}
-    check("MultiHeadAttention", 17, shared(form), attributes, outputs=3, domain="com.microsoft")
+    given = shared(form)
+    for name in ("pk", "pv"):
+        np.asarray(given[name])[:, :, int(np.asarray(given["past"])[0]) :] = np.nan  # rows that nothing may read
+    check("MultiHeadAttention", 17, given, attributes, outputs=3, domain="com.microsoft")
 
 
 def test_beams_are_refused_where_the_cpu_means_something_else() -> None:

@@ -22,7 +22,13 @@ _INTEGERS = frozenset({DType.I32, DType.I64})
 _HALVES = frozenset({DType.F32, DType.F16})
 
 
-@lowers("RotaryEmbedding", versions=[1], dtypes={"x": GPU_FLOATS, "position_ids": _INTEGERS}, domain="com.microsoft")
+@lowers(
+    "RotaryEmbedding",
+    versions=[1],
+    dtypes={"x": GPU_FLOATS, "position_ids": _INTEGERS},
+    domain="com.microsoft",
+    note="no scale",
+)
 def rotary_embedding_ms(
     b: LowerContext,
     x: Value,

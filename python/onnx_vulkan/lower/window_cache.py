@@ -71,7 +71,9 @@ def window_step(
         old = _resident(b, before, capacity, window)
         first = b.map("sub", before, old)
         behind = b.map("sub", before, b.dims([capacity], ()))  # the position that a new row's place in *whole* starts from
-        whole = b.concat([past[0], new[0]], 2), b.concat([past[1], new[1]], 2)
+        # a row that holds nothing may be NaN, which 0 times a value would be too
+        values = b.map("select", b.map("lt", row, old), past[1], b.scalar(0, past[1].dtype))
+        whole = b.concat([past[0], new[0]], 2), b.concat([values, new[1]], 2)
         index = b.map("sub", position, b.map("select", b.map("lt", position, before), first, behind))
         query = b.map("add", before, query)
         column = b.iota((1, 1, 1, capacity + steps), 3, DType.I64)
