@@ -2,11 +2,12 @@
 
 With device addresses nothing but our own checks keeps a kernel inside its tensors. Where ONNX Runtime's CPU EP fails, the run
 fails with a sentence that names the node; where it gives a result, so do we, or we refuse by a sentence (``STRICTER``). The run
-after that is right again.
+after that is right again. Through ONNX Runtime every fourth case runs, with ``ONNX_VULKAN_THOROUGH=1`` all do.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from onnx import TensorProto, helper
 from onnx_vulkan.engine.options import Options
 from onnx_vulkan.errors import InvalidInput, OnnxVulkanError
 
+THOROUGH = os.environ.get("ONNX_VULKAN_THOROUGH") == "1"
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
 
@@ -196,7 +198,7 @@ def test_standalone(case: str) -> None:
     assert refused or case in ("one hot", "slice start", "slice end", "trilu", "pad reflect"), "no value was hostile"
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", list(CASES)[:: 1 if THOROUGH else 4])
 def test_ep(case: str) -> None:
     data = model(case)
     cpu, ours = ort(data, "CPUExecutionProvider"), ort(data, ("VulkanEP", {"guard_zones": "1"}))

@@ -5,7 +5,7 @@ no  pitfall                                                      test
 ==  ===========================================================  ==========================================================
 1   an element type that is computed in another one              test_claimed_types_agree, tests/claims
 2   an attribute in the shader and not in its key                test_two_nodes_with_different_attributes
-3   what is claimed fails when it runs                           test_what_is_claimed_runs, tests/claims
+3   what is claimed fails when it runs                           test_what_is_claimed_runs, test_odd_shapes.py, tests/claims
 4   decoding hides what prefill does wrong                       lower_nn/test_nn_group_query.py::test_window, test_caches
 5   windows that are off by one                                  lower_nn/test_nn_group_query.py::test_window
 6   inputs cached by their address                               models/test_robustness.py, ep/test_engine.py: changed in place
