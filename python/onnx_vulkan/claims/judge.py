@@ -15,6 +15,7 @@ from onnx_vulkan.dims import Scope
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import Refusal
 from onnx_vulkan.graph import Attribute, Graph, Node
+from onnx_vulkan.lower.refused import REFUSED_DOMAINS
 from onnx_vulkan.lower.registry import LOWERINGS, MAX_OPSET, find_lowering
 from onnx_vulkan.program.ir import Instr, Program
 
@@ -92,6 +93,8 @@ def _opset(node: Node, graph: Graph) -> str | None:
         )
     if node.since_version > 0 or find_lowering(node) is not None:
         return None
+    if node.domain in REFUSED_DOMAINS:
+        return f"{node.label} is not supported: {REFUSED_DOMAINS[node.domain]}."
     if node.domain not in graph.opsets:
         return f"the model imports no operator set of the domain {node.domain or 'ai.onnx'!r}."
     if (node.domain, node.op_type) in LOWERINGS:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import onnx
 
 from onnx_vulkan.dtypes import NUMERIC, DType
 from onnx_vulkan.graph import Node
@@ -27,11 +30,23 @@ def check_opset(node: Node, opset: int = 0) -> str | None:
         return f"{node.label} version {node.since_version} is not supported; versions {', '.join(map(str, known))} are."
     unknown = sorted(set(node.attributes) - entry.attributes)
     if unknown:
+        foreign = _foreign(node, unknown)
+        if foreign:
+            return f"the model is not valid: {node.label} has no attribute {', '.join(foreign)} in version {node.since_version}."
         return f"attribute {', '.join(unknown)} of {node.label} is not supported."
     missing = sorted(entry.required_attributes - set(node.attributes))
     if missing:
         return f"{node.label} needs the attribute {', '.join(missing)}."
     return _check_arity(node, entry)
+
+
+def _foreign(node: Node, names: Sequence[str]) -> list[str]:
+    """Those of the attributes *names* that the operator's schema does not have; none where there is no schema."""
+    try:
+        schema: Any = onnx.defs.get_schema(node.op_type, node.since_version, node.domain)
+    except onnx.defs.SchemaError:
+        return []
+    return [name for name in names if name not in schema.attributes]
 
 
 def _check_arity(node: Node, entry: Lowering) -> str | None:

@@ -282,6 +282,9 @@ class _Driver:
         assert entry is not None
         if self.evaluate_forward(node, operands):
             return
+        for name, operand in lost:
+            if operand.refused and operand.dtype is None and not operand.type_name:
+                raise _Refuse("kernel", f"input {name!r} {operand.why}.")
         dtypes = [o.dtype if o is not None else None for o in operands]
         names = [o.type_name if isinstance(o, Lost) else "" for o in operands]
         if (reason := check_dtypes(node, dtypes, names)) is not None:

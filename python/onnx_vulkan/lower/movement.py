@@ -142,7 +142,11 @@ def expand_dims(b: LowerContext, x: Value, axis: Host) -> Value:
 
 @lowers("Transpose", [1, *_VIEW_VERSIONS], _ANY)
 def transpose(b: LowerContext, x: Value, *, perm: list[int] | None = None) -> Value:
-    y = b.transpose(x, perm if perm is not None else list(range(x.rank))[::-1])
+    if perm is None:
+        perm = list(range(x.rank))[::-1]
+    if sorted(perm) != list(range(x.rank)):
+        raise Unsupported(f"perm {perm} does not name each of the {x.rank} axes of its input once")
+    y = b.transpose(x, perm)
     if x.rank == 2 and y is not x:
         note_transpose(b, x, y)
     return y

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["REFUSED"]
+__all__ = ["REFUSED", "REFUSED_DOMAINS"]
 
 _ONNX: Mapping[str, tuple[str, ...]] = {
     "it works on sequences, and only tensors run here": (
@@ -124,3 +124,11 @@ REFUSED: Mapping[tuple[str, str], str] = {
     (domain, name): reason for domain, reasons in _DOMAINS.items() for reason, names in reasons.items() for name in names
 }
 """By domain and operator: why no lowering of it is here, as half a sentence."""
+
+REFUSED_DOMAINS: Mapping[str, str] = {
+    "com.microsoft.nchwc": (
+        "its tensors are in a layout for one CPU, which ONNX Runtime's optimizer chose: save the optimized model at "
+        'ORT_ENABLE_EXTENDED, or with disabled_optimizers=["NchwcTransformer"]'
+    ),
+}
+"""By domain: why none of its operators is here, as half a sentence."""
