@@ -284,7 +284,7 @@ class Draw:
                 if g.dtype in allowed
                 and ranks[0] <= g.rank <= ranks[1]
                 and min(g.shape, default=low) >= low
-                and (g.exact or not self.exact_only)
+                and (g.exact or not (self.exact_only or g.dtype.size == 2))  # errors of halves grow too fast
                 and (span[0] <= -3 or g.name == "")
             ]
             if fit and self.chance(80):

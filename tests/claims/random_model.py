@@ -30,7 +30,7 @@ JUMPS = re.compile(
 """Operators with steps: a value that is not exact may fall on either side of one."""
 
 KEEPS = re.compile(
-    "Identity|Reshape|Transpose|Slice|Concat|Split|Squeeze|Flatten|Expand|Tile|Gather|Pad|Where|Space|Trilu|Abs|Neg|Relu$|Max$|Min$|"
+    "Identity|Reshape|Transpose$|Slice|Concat|Split|Squeeze|Flatten|Expand|Tile|Gather|Pad|Where|Space|Trilu|Abs|Neg|Relu$|Max$|Min$|"
     "Reverse|Shape|Size|Arg|Cast|Equal|Less|Greater|Floor|Ceil|Round|Sign$|Is|Not|Bit|Scatter|OneHot|EyeLike|Constant|Range|MatMulInteger"
 )
 """Operators that give the same bits everywhere when their inputs are exact."""

@@ -267,6 +267,8 @@ def scatter_nd(d: Draw, op: Operator) -> Form:
 
 def one_hot(d: Draw, op: Operator) -> Form:
     i = d.tensor(d.dtype(op.dtypes() & REAL), (0, 3), high=9)
+    if i.name and i.dtype.is_float:
+        raise Skip  # no whole numbers
     depth = d.number(1, 9)
     t = d.dtype(op.dtypes(2) & NUMERIC)
     if not i.name:

@@ -83,6 +83,9 @@ def test_shrink_of_integers_is_exact() -> None:
     np.testing.assert_array_equal(got, [179227381603039, -9977129, 1, -1, 0, 0])
     (got,) = run(graph_of(model_of("Shrink", 9, {"x": x}, {"bias": -2.5, "lambd": 0.0})), {"x": x})
     np.testing.assert_array_equal(got, [179227381603042, -9977132, 4, -4, 0, 3])
+    edges = np.array([32767, -32768, 1, -1], np.int16)
+    (got,) = run(graph_of(model_of("Shrink", 9, {"x": edges}, {"bias": -0.5, "lambd": 0.0})), {"x": edges})
+    np.testing.assert_array_equal(got, edges)
 
 
 def test_power_of_an_odd_number_beyond_float32() -> None:

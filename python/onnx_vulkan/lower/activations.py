@@ -140,18 +140,19 @@ def swish(b: LowerContext, x: Value, *, alpha: float = 1.0) -> Value:
 
 
 def _shrink_integers(b: LowerContext, x: Value, bias: float, lambd: float) -> Value:
-    """With ``bias = k + f``, ``x - bias`` cut off is ``x - k``, one less where that is positive and f is not 0."""
-    k, zero, one = math.floor(bias), b.scalar(0, x.dtype), b.scalar(1, x.dtype)
-    down = b.map("sub", x, b.scalar(k, x.dtype)) if k >= 0 else b.map("add", x, b.scalar(-k, x.dtype))
-    if bias != k:
-        down = b.map("select", b.map("gt", down, zero), b.map("sub", down, one), down)
-    y = b.map("select", b.map("gt", x, b.scalar(math.floor(lambd), x.dtype)), down, zero)
+    """The whole part of the bias moves x; a rest of it turns what is left back towards zero, by one, where it points there."""
+    whole, zero, one = math.trunc(bias), b.scalar(0, x.dtype), b.scalar(1, x.dtype)
+
+    def moved(by: int, rest: float) -> Value:
+        y = b.map("add" if by >= 0 else "sub", x, b.scalar(abs(by), x.dtype))
+        if rest < 0:
+            return b.map("select", b.map("gt", y, zero), b.map("sub", y, one), y)
+        return b.map("select", b.map("lt", y, zero), b.map("add", y, one), y) if rest > 0 else y
+
+    y = b.map("select", b.map("gt", x, b.scalar(math.floor(lambd), x.dtype)), moved(-whole, whole - bias), zero)
     if not x.dtype.is_signed:
         return y
-    up = b.map("add", x, b.scalar(k, x.dtype))
-    if bias != k:
-        up = b.map("select", b.map("lt", up, zero), b.map("add", up, one), up)
-    return b.map("select", b.map("lt", x, b.scalar(math.ceil(-lambd), x.dtype)), up, y)
+    return b.map("select", b.map("lt", x, b.scalar(math.ceil(-lambd), x.dtype)), moved(whole, bias - whole), y)
 
 
 @lowers("Shrink", [9], {"x": REAL})
