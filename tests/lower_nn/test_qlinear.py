@@ -49,6 +49,24 @@ def test_binary(op: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", BYTES)
+@pytest.mark.parametrize("zero", [3, 4])
+@pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul", "QLinearAveragePool", "QLinearConcat"])
+def test_halves(op: str, zero: int, dtype: Any) -> None:
+    """Half of the sums, products and averages lie halfway: whether the zero point is odd decides where a half goes."""
+    make = Maker(7)
+    one, point = np.float32(1), dtype(zero)
+    x = {"x": make.q(dtype, 1, 4, 12, 16), "x_scale": one, "x_zero": point}
+    y = {"y": make.q(dtype, 1, 4, 12, 16), "y_scale": one, "y_zero": point}
+    end = {"z_scale": np.float32(2), "z_zero": point}
+    if op == "QLinearAveragePool":
+        exactly(op, x | end, {"kernel_shape": [2, 2], "strides": [2, 2]}, device=True)
+    elif op == "QLinearConcat":
+        exactly(op, end | x | y, {"axis": 1}, device=True)
+    else:
+        exactly(op, x | y | end, device=True)
+
+
+@pytest.mark.parametrize("dtype", BYTES)
 @pytest.mark.parametrize(
     ("op", "shape", "attributes"),
     [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -58,8 +59,10 @@ def transformers(kind: str, basic: bool = True, half: bool = False, **fusions: b
 
         options = FusionOptions(kind)
         for name, value in fusions.items():
-            assert hasattr(options, name), name
-            setattr(options, name, value)
+            if callable(getattr(options, name)):
+                getattr(options, name)(value)
+            else:
+                setattr(options, name, value)
         path = source.path
         if basic:
             path = to.with_name("basic.onnx")
@@ -157,6 +160,17 @@ def nbits(bits: int, block: int, form: str = "QOperator", **options: object) -> 
     return run
 
 
+def saved_by_ort(recipe: Recipe, level: str = "EXTENDED") -> Recipe:
+    """What ONNX Runtime's optimizer saves of the model that *recipe* makes."""
+
+    def run(source: Subject, to: Path) -> None:
+        first = to.with_name("first.onnx")
+        recipe(source, first)
+        ort_graph(level)(replace(source, path=first), to)
+
+    return run
+
+
 def _symmetric(activations: str) -> Recipe:
     return static(activations, extra_options={"ActivationSymmetric": True})
 
@@ -179,6 +193,8 @@ RECIPES: Mapping[str, Recipe] = {
     "qdq_w4": static("QUInt8", "QInt4"),
     "qdq_around_weights": static(extra_options={"QuantizeBias": False, "AddQDQPairToWeight": True}),
     "qdq_microsoft": static(extra_options={"DedicatedQDQPair": True, "UseQDQContribOps": True}),
+    "qdq_saved_by_ort": saved_by_ort(static()),
+    "qdq_per_channel_saved_by_ort": saved_by_ort(static(per_channel=True, reduce_range=True)),
     "qoperator": static(form="QOperator"),
     "qoperator_u8": static("QUInt8", "QUInt8", "QOperator"),
     "qoperator_s8": static("QInt8", "QInt8", "QOperator"),
@@ -189,6 +205,7 @@ RECIPES: Mapping[str, Recipe] = {
     "nbits_8_symmetric": nbits(8, 128, is_symmetric=True),
     "nbits_4_gather": nbits(4, 32, op_types_to_quantize=("MatMul", "Gather")),
     "nbits_4_qdq": nbits(4, 32, "QDQ"),
+    "nbits_4_qdq_saved_by_ort": saved_by_ort(nbits(4, 32, "QDQ")),
     "nbits_4_symmetric_qdq": nbits(4, 128, "QDQ", is_symmetric=True),
     "nbits_4_column_qdq": nbits(4, 32, "QDQ", channel_wised_quantize=True),
 }

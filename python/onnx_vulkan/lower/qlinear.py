@@ -1,7 +1,8 @@
 """The QLinear operators of ONNX Runtime on 8-bit tensors, one scale and zero point a tensor. What ONNX has too: ``quantize``.
 
-Each dequantizes, computes in float32 and quantizes again with ties to even, which is what ONNX Runtime's CPU kernels (and their
-tables of 256 entries) do too; only the pools and means sum integers first.
+Most dequantize, compute in float32 and quantize again with ties to even, which is what ONNX Runtime's CPU kernels (and their
+tables of 256 entries) do too. Sums, products and window averages add the zero point before they round; global averages sum
+integers first.
 """
 
 from __future__ import annotations
@@ -43,25 +44,59 @@ def _back(b: Builder, y: Value, scale: Value, zero_point: Value | None, dtype: D
     return quantize(b, y, s, _scalar(b, zero_point), dtype)
 
 
-def _register_binary(op_type: str, fn: str) -> None:
-    @lowers(op_type, versions=[1], dtypes={"x": BYTES, "y": BYTES}, domain="com.microsoft", note="one scale a tensor")
-    def binary(
-        b: LowerContext,
-        x: Value,
-        x_scale: Value,
-        x_zero_point: Value | None,
-        y: Value,
-        y_scale: Value,
-        y_zero_point: Value | None,
-        z_scale: Value,
-        z_zero_point: Value | None = None,
-    ) -> Value:
-        result = b.map(fn, _float(b, x, x_scale, x_zero_point), _float(b, y, y_scale, y_zero_point))
-        return _back(b, result, z_scale, z_zero_point, x.dtype)
+def _rounded(b: Builder, y: Value, zero_point: Value | None, dtype: DType) -> Value:
+    """``saturate(round(y + zero_point))``: an odd zero point that is added first sends a half the other way."""
+    z = _scalar(b, zero_point)
+    if z is not None:
+        y = b.map("add", y, b.cast(z, DType.F32))
+    return b.cast(b.map("round", y), dtype, saturate=True)
 
 
-_register_binary("QLinearAdd", "add")
-_register_binary("QLinearMul", "mul")
+def _steps(b: Builder, x: Value, zero_point: Value | None) -> Value:
+    """``x - zero_point``, a whole number, in float32."""
+    return b.cast(centred(b, x, _scalar(b, zero_point)), DType.F32)
+
+
+@lowers("QLinearAdd", versions=[1], dtypes={"x": BYTES, "y": BYTES}, domain="com.microsoft", note="one scale a tensor")
+def qlinear_add(
+    b: LowerContext,
+    x: Value,
+    x_scale: Value,
+    x_zero_point: Value | None,
+    y: Value,
+    y_scale: Value,
+    y_zero_point: Value | None,
+    z_scale: Value,
+    z_zero_point: Value | None = None,
+) -> Value:
+    """QLinearAdd of ONNX Runtime: ``round((x - x0) * (x_scale / z_scale) + (y - y0) * (y_scale / z_scale) + z0)``.
+
+    Where that lies next to a half a result may be one step off: ONNX Runtime's CPU kernels fuse the products with the sums.
+    """
+    sx, sy, sz = _scalar(b, x_scale), _scalar(b, y_scale), _scalar(b, z_scale)
+    assert sx is not None and sy is not None and sz is not None
+    left = b.map("mul", _steps(b, x, x_zero_point), b.map("div_rn", sx, sz))
+    right = b.map("mul", _steps(b, y, y_zero_point), b.map("div_rn", sy, sz))
+    return _rounded(b, b.map("add", left, right), z_zero_point, x.dtype)
+
+
+@lowers("QLinearMul", versions=[1], dtypes={"x": BYTES, "y": BYTES}, domain="com.microsoft", note="one scale a tensor")
+def qlinear_mul(
+    b: LowerContext,
+    x: Value,
+    x_scale: Value,
+    x_zero_point: Value | None,
+    y: Value,
+    y_scale: Value,
+    y_zero_point: Value | None,
+    z_scale: Value,
+    z_zero_point: Value | None = None,
+) -> Value:
+    """QLinearMul of ONNX Runtime: ``round((x - x0) * (y - y0) * (x_scale * y_scale / z_scale) + z0)``."""
+    sx, sy, sz = _scalar(b, x_scale), _scalar(b, y_scale), _scalar(b, z_scale)
+    assert sx is not None and sy is not None and sz is not None
+    both = b.map("mul", _steps(b, x, x_zero_point), _steps(b, y, y_zero_point))
+    return _rounded(b, b.map("mul", both, b.map("div_rn", b.map("mul", sx, sy), sz)), z_zero_point, x.dtype)
 
 
 def _register_unary(op_type: str, fn: Callable[[Builder, Value], Value]) -> None:
@@ -133,14 +168,19 @@ def qlinear_average_pool(
     pads: list[int] | None = None,
     strides: list[int] | None = None,
 ) -> Value:
-    """QLinearAveragePool of ONNX Runtime; with ``channels_last`` x and y are ``[N, *spatial, C]``."""
+    """QLinearAveragePool of ONNX Runtime: ``round(average / y_scale + y_zero_point)``.
+
+    With ``channels_last`` x and y are ``[N, *spatial, C]``.
+    """
     if channels_last:
         x = channels_first(b, x)
     window = plan_window(
         x.shape[2:], kernel_shape, auto_pad=auto_pad, dilations=None, pads=pads, strides=strides, ceil_mode=ceil_mode
     )
     y = average(b, _float(b, x, x_scale, x_zero_point), window, bool(count_include_pad))
-    y = _back(b, y, y_scale, y_zero_point, x.dtype)
+    scale = _scalar(b, y_scale)
+    assert scale is not None
+    y = _rounded(b, b.map("div_rn", y, scale), y_zero_point, x.dtype)
     return channels_last_of(b, y) if channels_last else y
 
 
