@@ -11,7 +11,7 @@ from onnx_vulkan.dims import require_at_least
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.graph import Array
-from onnx_vulkan.lower.features import DOMAIN, transformed
+from onnx_vulkan.lower.ml.features import DOMAIN, transformed
 from onnx_vulkan.lower.registry import LowerContext, lowers
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value

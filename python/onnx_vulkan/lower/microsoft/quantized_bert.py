@@ -5,9 +5,9 @@ from __future__ import annotations
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.conv import BYTES
-from onnx_vulkan.lower.fused_norm import embed_layer_norm
-from onnx_vulkan.lower.integer import scaled_product
-from onnx_vulkan.lower.multi_head import FILTER, attend_projected
+from onnx_vulkan.lower.microsoft.fused_norm import embed_layer_norm
+from onnx_vulkan.lower.microsoft.integer import scaled_product
+from onnx_vulkan.lower.microsoft.multi_head import FILTER, attend_projected
 from onnx_vulkan.lower.quantize import dequantize
 from onnx_vulkan.lower.registry import LowerContext, lowers
 from onnx_vulkan.program.ir import Value

@@ -7,7 +7,7 @@ from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.attention import merge_heads, split_heads
 from onnx_vulkan.lower.elementwise import GPU_FLOATS
-from onnx_vulkan.lower.multi_head import FILTER, attend, shared_caches
+from onnx_vulkan.lower.microsoft.multi_head import FILTER, attend, shared_caches
 from onnx_vulkan.lower.registry import Host, LowerContext, lowers
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value

@@ -6,7 +6,7 @@ from onnx_vulkan.dims import require_same
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.conv import BYTES
-from onnx_vulkan.lower.integer import scaled_product
+from onnx_vulkan.lower.microsoft.integer import scaled_product
 from onnx_vulkan.lower.movement import slice_axis
 from onnx_vulkan.lower.quantize import dynamic_range, quantize
 from onnx_vulkan.lower.registry import LowerContext, lowers

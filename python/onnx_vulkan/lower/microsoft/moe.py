@@ -13,7 +13,7 @@ from onnx_vulkan.dims import Extent, at_least, product, require_same
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.elementwise import GPU_FLOATS
-from onnx_vulkan.lower.gated import swiglu
+from onnx_vulkan.lower.microsoft.gated import swiglu
 from onnx_vulkan.lower.registry import LowerContext, lowers
 from onnx_vulkan.program import blocks, composites
 from onnx_vulkan.program.builder import Builder

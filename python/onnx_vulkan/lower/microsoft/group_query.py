@@ -14,8 +14,8 @@ from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import Unsupported
 from onnx_vulkan.lower.attention import Masks, merge_heads, positions, rotate, scaled_attention
 from onnx_vulkan.lower.elementwise import GPU_FLOATS
+from onnx_vulkan.lower.microsoft.window_cache import window_step
 from onnx_vulkan.lower.registry import Host, LowerContext, lowers
-from onnx_vulkan.lower.window_cache import window_step
 from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
