@@ -86,7 +86,7 @@ FUNCTIONS = [
     Function("1/Sqrt", [("Sqrt", {}), ("Reciprocal", {})], lambda x: 1 / np.sqrt(x), 2),
     _one("Pow", np.power, 6, operands=2),
     _one("Sigmoid", _sigmoid, 3),
-    _one("Softplus", lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), 3),
+    _one("Softplus", lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), 4),
     _one("Gelu", _gelu, 2, slow=True, of_argument=True),
     Function("Gelu tanh", [("Gelu", {"approximate": "tanh"})], _gelu_tanh, 2, of_argument=True),
     _one("Mish", lambda x: x * np.tanh(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))), 3, of_argument=True),

@@ -252,11 +252,11 @@ float ov_cosh(float x) {
     return large + 0.5 / (e * e);
 }
 // ---- ov_log1p
-// Kahan's form: the error of 1 + x cancels.
+// Kahan's form: the error of 1 + x cancels. Far out x / d would leave the range in which a driver has to divide right.
 float ov_log1p(float x) {
     precise float u = 1.0 + x;
     precise float d = u - 1.0;
-    return u == 1.0 || u > 1.0e38 ? (u == 1.0 ? x : ov_log(x)) : ov_log(u) * (x / d);
+    return u == 1.0 || u > 1.0e30 ? (u == 1.0 ? x : ov_log(x)) : ov_log(u) * (x / d);
 }
 // ---- ov_asinh
 float ov_asinh(float x) {
@@ -345,7 +345,8 @@ float ov_pow(float x, float y) {
     if (y == 3.0) return x * x * x;
     if (y == -1.0) return 1.0 / x;
     if (ov_isnan(x) || ov_isnan(y)) return ov_nan();
-    float a = abs(x), inf = uintBitsToFloat(0x7f800000u);
+    float a = uintBitsToFloat(floatBitsToUint(x) & 0x7fffffffu); // by bits: abs() may flush a subnormal
+    float inf = uintBitsToFloat(0x7f800000u);
     if (abs(y) == inf) return a == 1.0 ? 1.0 : ((a > 1.0) == (y > 0.0) ? inf : 0.0);
     bool whole = floor(y) == y;
     bool odd = whole && abs(y) < 16777216.0 && (int(abs(y)) & 1) == 1;

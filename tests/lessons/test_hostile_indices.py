@@ -114,7 +114,7 @@ STRICTER = {
     "topk": "the CPU EP takes a k beyond 32 bits for another one",
     "pad reflect": "negative reflecting pads are refused",
 }
-HUGE = {"one hot depth", "tile", "pad"}
+HUGE = {"one hot depth", "tile", "pad", "pad reflect"}
 """Large values ask for large results there: only what fits is tried."""
 
 

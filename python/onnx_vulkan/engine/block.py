@@ -35,7 +35,9 @@ __all__ = ["Block", "DeviceLimits"]
 
 FEW = 2
 """A plan is at hand when no more pipelines than these are missing (its copies of inputs and outputs, say: small kernels)."""
-AHEAD = 4
+ROOM = 4
+"""Until its best variants exist, a new size runs on variants that serve up to so many times it, so that others find them."""
+AHEAD = 16
 """Variants are compiled ahead for inputs of up to so many times the size of the first."""
 PIECE = 4
 """Pipelines that the background thread compiles at a time."""
@@ -169,7 +171,7 @@ class Block:
 
     def at_hand(self, structure: Structure, best: PlanDraft, *, improve: bool) -> PlanDraft:
         """A plan of the same sizes on variants that serve all sizes up to some larger ones: pipelines that exist already
-        where there are such, else those of twice the sizes, which the next larger input will find.
+        where there are such, else those of ``ROOM`` times the sizes, which the next larger input will find.
 
         With *improve* the best plan is made on the background thread.
         """
@@ -177,15 +179,15 @@ class Block:
         numbers, bound = request.numbers, request.numbers.keys() - request.runtime.keys()
         if improve:
             what = f"better {sorted(numbers.items())} {sorted(request.runtime.items())}"
-            self.later(what, self._improve, structure, numbers, request.runtime)
+            self.later(what, self._improve, structure, numbers, request.runtime, urgent=True)
         larger = [n for s, n in self.warm if s is structure and all(n.get(name, -1) >= numbers[name] for name in bound)]
         for other in sorted(larger, key=lambda n: sum(n.values()))[:2]:
             quick = draft_plan(replace(request, chosen_at={name: other[name] for name in bound}))
             if self.missing(quick) <= FEW:
                 return quick
-        twice = {name: 2 * numbers[name] for name in bound}
-        self.warm.append((structure, twice))
-        return draft_plan(replace(request, chosen_at=twice))
+        larger_ones = {name: ROOM * numbers[name] for name in bound}
+        self.warm.append((structure, larger_ones))
+        return draft_plan(replace(request, chosen_at=larger_ones))
 
     def missing(self, draft: PlanDraft) -> int:
         """How many pipelines of a plan do not exist yet."""
@@ -243,7 +245,7 @@ class Block:
         """Compile the variants that serve all sizes up to several times these."""
         other = {name: AHEAD * n for name, n in numbers.items()}
         if all(g.holds(other) for g in structure.guards):
-            yield from self._compile(replace(self.request(structure, other, {}), chosen_at=other))
+            yield from self._compile(replace(self.request(structure, numbers, {}), chosen_at=other))
             self.warm.append((structure, other))
 
     def _promote(self, structure: Structure, numbers: Mapping[str, int], runtime: Mapping[str, int]) -> Iterator[None]:

@@ -25,6 +25,11 @@ GPU_FLOATS = FLOATS - {DType.F64}
 BOOLS = frozenset({DType.BOOL})
 
 
+def _rounded(fn: str, x: Value) -> str:
+    """Of floats a quotient is rounded right: a graph may round it to an integer next."""
+    return "div_rn" if fn == "div" and x.dtype.is_float else fn
+
+
 def _aligned(b: LowerContext, x: Value, y: Value, axis: int | None, broadcast: int | None) -> Value:
     """*y* with trailing ones so that its first axis falls on *axis* of *x* (broadcasting before version 7)."""
     if not broadcast or axis is None or y.rank == 0:
@@ -88,10 +93,10 @@ def _register_binary(op: str, fn: str, versions: list[int], dtypes: Collection[D
         broadcast: int = 0,
         consumed_inputs: list[int] | None = None,
     ) -> Value:
-        return b.map(fn, x, _aligned(b, x, y, axis, broadcast))
+        return b.map(_rounded(fn, x), x, _aligned(b, x, y, axis, broadcast))
 
     def lowering(b: LowerContext, x: Value, y: Value) -> Value:
-        return b.map(fn, x, y)
+        return b.map(_rounded(fn, x), x, y)
 
     if first:
         lowers(op, first, {"x": dtypes, "y": dtypes})(legacy)
