@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from onnx_vulkan._shim import ffi, lib
 from onnx_vulkan.errors import Refusal
+from onnx_vulkan.graph import Graph
 
 from onnxruntime_ep_vulkan import abi
 from onnxruntime_ep_vulkan.abi import Handle
@@ -13,6 +15,9 @@ from onnxruntime_ep_vulkan.reader import ReadGraph
 from onnxruntime_ep_vulkan.sessions import EpSession
 
 __all__ = ["claim", "partition"]
+
+CAPTURING = "a body before ONNX Runtime 1.27"
+NOT_HANDED_OVER = "ONNX Runtime before 1.27 does not hand over what its body captures."
 
 
 def claim(session: EpSession, graph: Handle, support: Handle) -> None:
@@ -61,8 +66,25 @@ def partition(session: EpSession, read: ReadGraph) -> tuple[list[list[int]], lis
     # What a body captures comes in like its inputs do.
     graph = replace(read.graph, inputs=[*read.graph.inputs, *read.graph.outer], outer=[])
     found = claims.partition(graph, session.options, session.device.info.features)
+    while abi.api_version() < 27 and (lost := _not_handed_over(graph, found.blocks)):
+        for i in lost:
+            graph.nodes[i].domain = CAPTURING
+        found = claims.partition(graph, session.options, session.device.info.features)
     refusals = [r for r in found.refusals if r.domain not in {read.owners[i] for i in taken}]
+    refusals = [r if r.domain != CAPTURING else replace(r, domain="", check="kernel", reason=NOT_HANDED_OVER) for r in refusals]
     return [list(block) for block in found.blocks if not taken & set(block)], refusals
+
+
+def _not_handed_over(graph: Graph, blocks: Sequence[Sequence[int]]) -> list[int]:
+    """Nodes of a block whose bodies capture what the block neither makes nor reads otherwise."""
+    from onnx_vulkan.claims import bodies_of
+
+    lost = []
+    for block in blocks:
+        nodes = [graph.nodes[i] for i in block]
+        there = {*graph.initializers, *(name for node in nodes for name in (*node.inputs, *node.outputs))}
+        lost += [i for i in block if any(set(body.outer) - there for _, body in bodies_of(graph.nodes[i]))]
+    return lost
 
 
 def _parent(graph: Handle) -> str:

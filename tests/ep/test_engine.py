@@ -197,7 +197,8 @@ def test_a_loop_reads_what_is_made_outside(made_by: str) -> None:
     data = bytes(model.SerializeToString())
     session = vulkan_session(data)
     agree(session, data, {"x": floats(5), "z": floats(5)})
-    in_blocks(session, 1, 2 if "Exp" in made_by else 1)
+    if ORT_MINOR >= 27:  # before that the loop stays on the CPU, its body with us
+        in_blocks(session, 1, 2 if "Exp" in made_by else 1)
 
 
 def test_the_body_of_a_function_is_left_alone() -> None:
