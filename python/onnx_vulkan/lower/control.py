@@ -15,12 +15,18 @@ from onnx_vulkan.lower.host import objects
 from onnx_vulkan.lower.registry import Host, LowerContext, Operand, Unknown, lowers
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["UNROLL_LIMIT"]
+__all__ = ["most_steps"]
 
-UNROLL_LIMIT = 64
-"""The most iterations of a Loop or Scan that are written out."""
+UNROLLED_STEPS = 64
+UNROLLED_NODES = 4096
+"""A Loop or Scan of a known length is written out up to so many iterations, or until it comes to so many nodes."""
 
 _VERSIONS = [1, 11, 13, 16, 19, 21, 23, 24, 25]
+
+
+def most_steps(body: Graph) -> int:
+    """How many iterations of *body* are written out at most."""
+    return max(UNROLLED_STEPS, UNROLLED_NODES // max(1, len(body.nodes)))
 
 
 @lowers("If", _VERSIONS, note="the condition must be known before the run")
@@ -50,7 +56,12 @@ def _stacked(b: LowerContext, slices: Sequence[Operand], axis: int = 0) -> Value
     return b.concat([b.reshape(v, (*v.shape[:axis], 1, *v.shape[axis:])) for v in values], axis)
 
 
-@lowers("Loop", _VERSIONS, {"carried": ALL}, note="unrolled: the trip count must be known before the run, at most 64")
+@lowers(
+    "Loop",
+    _VERSIONS,
+    {"carried": ALL},
+    note="unrolled: the trip count must be known before the run, at most 64, or 4096 nodes in all",
+)
 def loop(
     b: LowerContext, trips: Host | None, condition: Host | None, *carried: Operand, body: Graph
 ) -> tuple[Operand | None, ...]:
@@ -65,8 +76,8 @@ def loop(
             raise Unsupported("its condition depends on the run's shapes")
         if not going or (count is not None and i >= count):
             break
-        if i == UNROLL_LIMIT:
-            raise Unsupported(f"it runs more than {UNROLL_LIMIT} times")
+        if i == most_steps(body):
+            raise Unsupported(f"it runs more than {i} times")
         flags = (Host(DType.I64, objects([i], ())), Host(DType.BOOL, objects([True], ())))
         results = b.inline(body, (*flags, *state))
         keep = results[0]
@@ -109,7 +120,9 @@ def _steps(
     return state, scans
 
 
-@lowers("Scan", [9, 11, 16, 19, 21, 23, 24, 25], {"operands": ALL}, note="unrolled: a known length, at most 64")
+@lowers(
+    "Scan", [9, 11, 16, 19, 21, 23, 24, 25], {"operands": ALL}, note="unrolled: a known length, at most 64, or 4096 nodes in all"
+)
 def scan(
     b: LowerContext,
     *operands: Value,
@@ -124,8 +137,8 @@ def scan(
     inputs = operands[first:]
     axes = [axis_of(a, x.rank) for a, x in zip(scan_input_axes or [0] * len(inputs), inputs, strict=True)]
     length = inputs[0].shape[axes[0]]
-    if not isinstance(length, int) or not 1 <= length <= UNROLL_LIMIT:
-        raise Unsupported(f"its length {length} is not a number from 1 to {UNROLL_LIMIT}")
+    if not isinstance(length, int) or not 1 <= length <= most_steps(body):
+        raise Unsupported(f"its length {length} is not a number from 1 to {most_steps(body)}")
     state, scans = _steps(b, body, operands[:first], inputs, axes, scan_input_directions or [0] * len(inputs), length)
     out_axes = scan_output_axes or [0] * len(scans)
     out_back = scan_output_directions or [0] * len(scans)
@@ -135,7 +148,7 @@ def scan(
     return (*state, *stacked)
 
 
-@lowers("Scan", [8], note="unrolled: a known batch times a known length, at most 64; no sequence_lens")
+@lowers("Scan", [8], note="unrolled: a known batch times a known length, at most 64, or 4096 nodes in all; no sequence_lens")
 def scan_8(
     b: LowerContext,
     sequence_lens: Value | None,
@@ -150,8 +163,8 @@ def scan_8(
     first = len(operands) - num_scan_inputs
     inputs = operands[first:]
     batch, length = inputs[0].shape[:2]
-    if not isinstance(batch, int) or not isinstance(length, int) or not 1 <= batch * length <= UNROLL_LIMIT:
-        raise Unsupported(f"its batch {batch} times its length {length} is not a number from 1 to {UNROLL_LIMIT}")
+    if not isinstance(batch, int) or not isinstance(length, int) or not 1 <= batch * length <= most_steps(body):
+        raise Unsupported(f"its batch {batch} times its length {length} is not a number from 1 to {most_steps(body)}")
     results: list[list[Operand]] = [[] for _ in body.outputs]
     for i in range(batch):
         own = [b.slice(x, [i] + [0] * (x.rank - 1), (1, *x.shape[1:])) for x in operands]
