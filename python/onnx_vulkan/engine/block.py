@@ -147,8 +147,6 @@ class Block:
             if structure is None:
                 structure = build_structure(self.graph, symbolic, numbers, host, self.folded)
                 self.structures.insert(0, structure)
-                if self.compile_ahead and numbers:
-                    self.later("sizes", self._compile_sizes, structure, numbers)
             runtime = self.promotion.runtime(symbolic, numbers)
             chosen = runtime.all
             if self.compile_ahead and runtime.all != runtime.at_once:
@@ -158,6 +156,8 @@ class Block:
             draft = self.draft(structure, numbers, chosen)
             if self.compile_ahead and numbers and self.missing(draft):
                 draft = self.at_hand(structure, draft, improve=chosen is runtime.all)
+            if self.compile_ahead and numbers:
+                self.later("sizes", self._compile_sizes, structure, numbers)
             return self.finish(draft)
 
     def draft(self, structure: Structure, numbers: Mapping[str, int], runtime: Mapping[str, int]) -> PlanDraft:
@@ -179,7 +179,8 @@ class Block:
         numbers, bound = request.numbers, request.numbers.keys() - request.runtime.keys()
         if improve:
             what = f"better {sorted(numbers.items())} {sorted(request.runtime.items())}"
-            self.later(what, self._improve, structure, numbers, request.runtime, urgent=True)
+            first = not any(s is structure for s, _ in self.warm)  # who runs one size gets its plan before those of others
+            self.later(what, self._improve, structure, numbers, request.runtime, urgent=first)
         larger = [n for s, n in self.warm if s is structure and all(n.get(name, -1) >= numbers[name] for name in bound)]
         for other in sorted(larger, key=lambda n: sum(n.values()))[:2]:
             quick = draft_plan(replace(request, chosen_at={name: other[name] for name in bound}))
