@@ -36,6 +36,19 @@ def test_runtime_dims_have_to_be_dims_of_the_model() -> None:
         Session.load(_model(), options={"runtime_dims": "m=8"})
 
 
+def test_an_output_without_a_declared_type() -> None:
+    """ONNX infers no types for operators of other domains; the lowering knows them."""
+    node = helper.make_node("QuickGelu", ["x"], ["y"], domain="com.microsoft")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT16, ["n", 3])
+    graph = helper.make_graph([node], "g", [x], [helper.make_empty_tensor_value_info("y")])
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    with Session.load(model.SerializeToString()) as session:
+        (y,) = session.outputs
+        assert (y.name, y.dtype, y.shape) == ("y", "float16", ("n", 3))
+        assert session.run({"x": np.zeros((2, 3), np.float16)})["y"].dtype == np.float16
+
+
 def test_bytes_with_external_data(tmp_path: Path) -> None:
     model = onnx.load_model_from_string(_model())
     model.graph.node[0].op_type = "Add"

@@ -87,11 +87,10 @@ class Block:
         self._lock = threading.RLock()
         limit = self.options.memory_limit_bytes
         self._limit = device.limit_memory(limit) if limit else None
-        dtypes = [self._dtype(name) for name in graph.outputs]
         self.replay = ReplayBlock(
             device,
             len(graph.inputs),
-            dtypes,
+            self._output_dtypes(),
             self.plan_for,
             contexts=self.options.contexts,
             release_after_run=self.options.release_arena,
@@ -105,11 +104,21 @@ class Block:
         """The shim's ``ov_block *``."""
         return self.replay.native
 
-    def _dtype(self, name: str) -> np.dtype[Any]:
-        known = self.graph.types.get(name)
-        if known is None or known.dtype is None:
-            raise ModelError(f"the element type of output {name!r} is not known")
-        return known.dtype.numpy
+    def _output_dtypes(self) -> list[np.dtype[Any]]:
+        """Element types of the outputs. What is not declared, and ONNX does not infer (operators of other domains), the lowering
+        tells, and the graph is completed with it."""
+        types, outputs = self.graph.types, self.graph.outputs
+        if any(name not in types or types[name].dtype is None for name in outputs):
+            with Scope(None):
+                lowered = lower_graph(self.graph, strict=False).outputs
+            types.update({n: t for n, t in zip(outputs, lowered, strict=True) if n not in types or types[n].dtype is None})
+        dtypes = []
+        for name in outputs:
+            dtype = types[name].dtype
+            if dtype is None:
+                raise ModelError(f"the element type of output {name!r} is not known")
+            dtypes.append(dtype.numpy)
+        return dtypes
 
     def _fixed_shapes(self) -> dict[str, tuple[int, ...]] | None:
         """The input shapes when the graph fixes them all and no input's values are needed to plan."""
