@@ -49,7 +49,7 @@ KNOWN: tuple[Disagreement, ...] = (
             "an axis of one place is NaN in float16, and the last corner in float32",
         ),
         (r"Shrink-9\((float64|u?int)", "computes in float32"),
-        (r"Sign-\d+\(bfloat16", "the sign of a bfloat16 NaN is 0 there and NaN in all other types"),
+        (r"Sign-\d+\(b?float16", "the sign of a NaN of 16 bits is 0 there and NaN in the other types"),
         (r"Dropout-10", "gives a mask of zeros although nothing is dropped"),
         (r"ReduceLogSum-\d+\(u?int", "the logarithm of 0 is no integer"),
         (r"Attention-2\d.*qk_matmul_output_mode", "shows masked scores as the least float; the formula adds -inf"),
@@ -80,7 +80,8 @@ KNOWN: tuple[Disagreement, ...] = (
         (r"ReduceSumSquare-\d+\(u?int", "gives the element type that numpy widens to"),
         (r"QuantizeLinear-(10|13|19|21)\(bfloat16", "rounds the quotient to bfloat16 before version 23, which brought that"),
         (r"NonZero-\d+\(\w+\[\]", "gives a scalar no axis; ONNX Runtime takes it for a vector of one element"),
-        (r"LRN-\d+\(float64", "leaves out a channel of the window"),
+        (r"LRN-\d+\((float64|b?float16)", "leaves out a channel of the window"),
+        (r"ReduceMean-\d+\(u?int", "the mean of nothing is undefined: NaN there, turned into some integer"),
         (r"LpPool.*'ceil_mode': 1", "scales a window that goes beyond the end as if it were whole"),
         (
             r"Resize.*(pytorch_half_pixel|tf_crop_and_resize|align_corners)",
