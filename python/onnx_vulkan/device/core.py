@@ -140,9 +140,9 @@ class Device:
         """Have a shader's SPIR-V in the cache. The compiler holds the interpreter's lock: one call stops every other thread."""
         compile.spirv(shader.source)
 
-    def pipelines_ready(self, shaders: Sequence[Shader]) -> bool:
-        """Whether :meth:`pipelines` would answer at once."""
-        return self._pipelines.ready(shaders)
+    def pipelines_missing(self, shaders: Sequence[Shader]) -> builtins.list[Shader]:
+        """Those of them whose pipelines do not exist yet, each once."""
+        return self._pipelines.missing(shaders)
 
     def run_once(self, shader: Shader, push: bytes, grid: tuple[int, int, int]) -> float:
         """Dispatch one kernel and wait for it; gives back its time in ns by the device's clock (0.0 without timestamps)."""

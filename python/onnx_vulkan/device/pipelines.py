@@ -83,11 +83,11 @@ class PipelineCache:
             self.save()
         return result
 
-    def ready(self, shaders: Sequence[Shader]) -> bool:
-        """Whether all of them exist, so that :meth:`get` would compile nothing and wait for nobody."""
+    def missing(self, shaders: Sequence[Shader]) -> list[Shader]:
+        """Those that do not exist yet, each once: :meth:`get` would compile them or wait for somebody."""
         with self._lock:
-            futures = [self._made.get(shader) for shader in shaders]
-        return all(f is not None and f.done() for f in futures)
+            futures = {shader: self._made.get(shader) for shader in shaders}
+        return [shader for shader, f in futures.items() if f is None or not f.done()]
 
     def _fulfil(self, shader: Shader, future: Future[int]) -> None:
         try:

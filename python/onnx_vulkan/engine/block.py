@@ -201,7 +201,7 @@ class Block:
 
     def missing(self, draft: PlanDraft) -> int:
         """How many pipelines of a plan do not exist yet."""
-        return sum(not self.device.pipelines_ready([shader]) for shader in set(self.shaders(list(draft.wanted))))
+        return len(self.device.pipelines_missing(self.shaders(list(draft.wanted))))
 
     def finish(self, draft: PlanDraft) -> PlanTables:
         """The tables of a plan, its barriers proved when ``ONNX_VULKAN_VERIFY_PLANS=1`` (the tests run so)."""
@@ -280,11 +280,10 @@ class Block:
         with self._lock:
             wanted = list(draft_plan(request).wanted)
         shaders = self.shaders(wanted)
-        for shader in shaders:
-            if not self.device.pipelines_ready([shader]):
-                yield
-                self.device.compile_glsl(shader)
-                time.sleep(PAUSE)
+        for shader in self.device.pipelines_missing(shaders):
+            yield
+            self.device.compile_glsl(shader)
+            time.sleep(PAUSE)
         for n in range(0, len(shaders), PIECE):
             yield
             if self.replay.native is None:
