@@ -160,12 +160,32 @@ float ov_cos(float x) {
     float v = (q & 1) == 0 ? ov_cos_poly(r) : ov_sin_poly(r);
     return ((q + 1) & 2) == 0 ? v : -v;
 }
+// ---- ov_div
+// Vulkan promises 2.5 ulp only for divisors up to 2^126; above that a driver may answer 0.
+float ov_div(float a, float b) { return abs(b) > 8.5e37 ? (a * 0.25) / (b * 0.25) : a / b; }
+// ---- ov_div_rn
+// The driver's quotient with one correction by its residual, which is exact: the product is taken apart as Dekker does.
+float ov_div_rn(float a, float b) {
+    float q = ov_div(a, b);
+    if (!(abs(q) > 1.0e-10 && abs(q) < 1.0e10 && abs(b) > 1.0e-10 && abs(b) < 1.0e10)) return q;
+    precise float b_wide = 4097.0 * b;
+    precise float b_high = b_wide - (b_wide - b);
+    precise float b_low = b - b_high;
+    precise float q_wide = 4097.0 * q;
+    precise float q_high = q_wide - (q_wide - q);
+    precise float q_low = q - q_high;
+    precise float product = q * b;
+    precise float lost = ((q_high * b_high - product) + q_high * b_low + q_low * b_high) + q_low * b_low;
+    precise float residual = (a - product) - lost;
+    precise float corrected = q + residual / b;
+    return corrected;
+}
 // ---- ov_tan
 float ov_tan(float x) {
     int q;
     float r = ov_trig(x, q);
     float s = ov_sin_poly(r), c = ov_cos_poly(r);
-    return (q & 1) == 0 ? s / c : -c / s;
+    return (q & 1) == 0 ? ov_div_rn(s, c) : ov_div_rn(-c, s);
 }
 // ---- ov_atan
 float ov_atan(float x) {
@@ -178,8 +198,10 @@ float ov_atan(float x) {
     float w = shifted ? (z - 1.0) / (z + 1.0) : z;
     float s = w * w;
     float p = fma(s, fma(s, fma(s, 8.05374449538e-2, -1.38776856032e-1), 1.99777106478e-1), -3.33329491539e-1);
-    float r = fma(w * s, p, w) + (shifted ? 0.785398163397 : 0.0);
-    return ov_signed(inverted ? 1.57079632679 - r : r, x);
+    // pi/4 and pi/2 are their float plus what the float lacks
+    float r = fma(w * s, p, w);
+    if (shifted) r = (r - 2.18556941e-8) + 0.785398185253;
+    return ov_signed(inverted ? (-4.37113883e-8 - r) + 1.57079637051 : r, x);
 }
 // ---- ov_asin
 float ov_asin(float x) {
@@ -210,26 +232,6 @@ float ov_tanh(float x) {
         return fma(x * s, p, x);
     }
     return ov_isnan(x) ? x : ov_signed(1.0 - 2.0 / (ov_exp(2.0 * min(a, 15.0)) + 1.0), x);
-}
-// ---- ov_div
-// Vulkan promises 2.5 ulp only for divisors up to 2^126; above that a driver may answer 0.
-float ov_div(float a, float b) { return abs(b) > 8.5e37 ? (a * 0.25) / (b * 0.25) : a / b; }
-// ---- ov_div_rn
-// The driver's quotient with one correction by its residual, which is exact: the product is taken apart as Dekker does.
-float ov_div_rn(float a, float b) {
-    float q = ov_div(a, b);
-    if (!(abs(q) > 1.0e-10 && abs(q) < 1.0e10 && abs(b) > 1.0e-10 && abs(b) < 1.0e10)) return q;
-    precise float b_wide = 4097.0 * b;
-    precise float b_high = b_wide - (b_wide - b);
-    precise float b_low = b - b_high;
-    precise float q_wide = 4097.0 * q;
-    precise float q_high = q_wide - (q_wide - q);
-    precise float q_low = q - q_high;
-    precise float product = q * b;
-    precise float lost = ((q_high * b_high - product) + q_high * b_low + q_low * b_high) + q_low * b_low;
-    precise float residual = (a - product) - lost;
-    precise float corrected = q + residual / b;
-    return corrected;
 }
 // ---- ov_sinh
 float ov_sinh(float x) {
