@@ -136,7 +136,7 @@ int ov_submit(ov_device *d, void *commands, vk_handle semaphore, uint64_t value,
     return OV_OK;
 }
 
-static uint64_t now_ns(void) {
+uint64_t ov_now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
@@ -145,13 +145,13 @@ static uint64_t now_ns(void) {
 int ov_wait(ov_device *d, vk_handle semaphore, uint64_t value, ov_error *err) {
     int32_t result;
     if (d->desc.spin_ns) { // a blocked thread wakes some 20 us late; short runs are worth polling for
-        uint64_t until = now_ns() + d->desc.spin_ns;
+        uint64_t until = ov_now_ns() + d->desc.spin_ns;
         do {
             uint64_t reached = 0;
             result = d->vk.GetSemaphoreCounterValue(d->handle, semaphore, &reached);
             if (result) return ov_vk_fail(d, err, "vkGetSemaphoreCounterValue", result);
             if (reached >= value) return OV_OK;
-        } while (now_ns() < until);
+        } while (ov_now_ns() < until);
     }
     VkSemaphoreWaitInfo info = {.type = VK_TYPE_SEMAPHORE_WAIT_INFO, .count = 1, .semaphores = &semaphore, .values = &value};
     do result = d->vk.WaitSemaphores(d->handle, &info, 1000000000u);

@@ -77,6 +77,7 @@ int ov_vk_fail(ov_device *d, ov_error *err, const char *call, int32_t result);
 // shared with the parent, so even a free would be the parent's.
 bool ov_forked(const ov_device *d);
 int ov_check_process(const ov_device *d, ov_error *err);
+uint64_t ov_now_ns(void); // CLOCK_MONOTONIC
 int ov_new_timeline(ov_device *d, vk_handle *out, ov_error *err);
 // Submits one command buffer that sets `semaphore` to `value` when it is done.
 int ov_submit(ov_device *d, void *commands, vk_handle semaphore, uint64_t value, ov_error *err);
@@ -152,6 +153,8 @@ typedef struct ov_context {
     uint64_t value;
     ov_tensor *inputs, *outputs;
     int64_t symbols[OV_MAX_SYMBOLS];
+    ov_run_times times; // of the run under way
+    int64_t phase_began;
 } ov_context;
 
 int ov_record(ov_device *d, ov_plan *plan, ov_context *c, bool profile, ov_error *err);

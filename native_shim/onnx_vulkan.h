@@ -205,6 +205,19 @@ typedef struct ov_profile_entry {
     char name[96];       // OV_PROFILE_LABEL
 } ov_profile_entry;
 
+// How long the phases of a run took on the host, in ns. They follow one another from start_ns (CLOCK_MONOTONIC) on, but for the
+// asking for output memory, which is done before the inputs are copied or while the device works.
+typedef struct ov_run_times {
+    int64_t start_ns;
+    int64_t plan_ns;    // waiting for a run context, asking for inputs, finding the plan (or making it)
+    int64_t record_ns;  // output dims, memory of the context, recording when needed
+    int64_t copy_in_ns; // inputs to where the plan reads them
+    int64_t submit_ns;  // run-time words, submits
+    int64_t outputs_ns; // asking for the memory of outputs
+    int64_t wait_ns;    // for the device
+    int64_t copy_out_ns;
+} ov_run_times;
+
 int ov_block_create(const ov_block_desc *desc, ov_block **out, ov_error *err);
 // Waits for the runs that are under way.
 void ov_block_destroy(ov_block *b);
@@ -214,6 +227,8 @@ void ov_block_get(ov_block *b, ov_block_info *out);
 void ov_block_set_profile(ov_block *b, int on);
 // Entries of the last finished run with profiling on; gives back how many there are (out may be NULL).
 uint32_t ov_block_read_profile(ov_block *b, ov_profile_entry *out, uint32_t capacity);
+// The phases of the last finished run.
+void ov_block_read_times(ov_block *b, ov_run_times *out);
 int ov_run(ov_block *b, const ov_io *io, ov_error *err);
 // A run whose tensors are in arrays. An output with data or address set and the right dims is used as it is; for any other
 // one `grow` is called, which may be NULL (then it is an error).

@@ -20,6 +20,7 @@ struct ov_block {
     atomic_bool profiling;
     ov_profile_entry *profile;
     uint32_t n_profile, profile_room;
+    ov_run_times times; // of the last finished run
 };
 
 // ---- blocks ----
@@ -159,9 +160,10 @@ static ov_context *context_take(ov_block *b) {
     }
 }
 
-static void context_return(ov_block *b, ov_context *c, ov_plan *plan) {
+static void context_return(ov_block *b, ov_context *c, ov_plan *plan, bool finished) {
     if (b->desc.flags & OV_BLOCK_RELEASE_AFTER_RUN) segments_free(c);
     pthread_mutex_lock(&b->lock);
+    if (finished) b->times = c->times;
     bool last = plan && --plan->users == 0 && plan->retired;
     if (last) {
         pthread_mutex_unlock(&b->lock); // the context is still ours: ov_block_destroy waits for it
@@ -203,6 +205,13 @@ static int plan_get(ov_block *b, ov_context *c, ov_plan **out, ov_error *err) {
 }
 
 // ---- one run ----
+
+// Adds the time since the last call for this context to *phase.
+static void phase_ends(ov_context *c, int64_t *phase) {
+    int64_t now = (int64_t)ov_now_ns();
+    *phase += now - c->phase_began;
+    c->phase_began = now;
+}
 
 static int segment_grow(ov_device *d, ov_context *c, uint32_t segment, uint32_t kind, uint64_t need, ov_error *err) {
     if (need <= c->sizes[segment]) return OV_OK;
@@ -398,22 +407,29 @@ static int run_plan(ov_block *b, ov_context *c, ov_plan *plan, const ov_io *io, 
         OV_TRY(ov_record(d, plan, c, profile, err));
         atomic_fetch_add(&b->recordings, 1);
     }
+    phase_ends(c, &c->times.record_ns);
     if (plan->any_out_external) OV_TRY(ask_outputs(b, c, io, err));
+    phase_ends(c, &c->times.outputs_ns);
     OV_TRY(copy_inputs(b, c, plan, err));
+    phase_ends(c, &c->times.copy_in_ns);
     if (works) {
         apply_patches(plan, c, r);
         int rc = submit_parts(d, c, plan, r, io, err);
+        phase_ends(c, &c->times.submit_ns);
         // The host's memory for outputs is got while the device works.
         if (!rc && !plan->any_out_external) rc = ask_outputs(b, c, io, err);
+        phase_ends(c, &c->times.outputs_ns);
         // Also after a failure: what was submitted uses this context.
         ov_error ignored;
         int waited = ov_wait(d, c->semaphore, c->value, rc ? &ignored : err);
         if (rc || waited) return rc ? rc : waited;
+        phase_ends(c, &c->times.wait_ns);
     } else if (!plan->any_out_external) {
         OV_TRY(ask_outputs(b, c, io, err));
     }
     OV_TRY(check_error_word(plan, c, err));
     OV_TRY(copy_outputs(b, c, plan, err));
+    phase_ends(c, &c->times.copy_out_ns);
     if (works && profile && plan->n_dispatches) OV_TRY(keep_profile(b, plan, r, err));
     atomic_fetch_add(&b->runs, 1);
     atomic_fetch_add(&b->dispatches, plan->n_dispatches);
@@ -423,7 +439,10 @@ static int run_plan(ov_block *b, ov_context *c, ov_plan *plan, const ov_io *io, 
 
 int ov_run(ov_block *b, const ov_io *io, ov_error *err) {
     OV_TRY(ov_check_process(b->device, err));
+    int64_t start = (int64_t)ov_now_ns();
     ov_context *c = context_take(b);
+    c->times = (ov_run_times){.start_ns = start};
+    c->phase_began = start;
     ov_plan *plan = NULL;
     int rc = OV_OK;
     for (uint32_t i = 0; !rc && i < b->desc.n_inputs; i++) {
@@ -432,8 +451,9 @@ int ov_run(ov_block *b, const ov_io *io, ov_error *err) {
         if (!rc && c->inputs[i].rank > OV_MAX_RANK) rc = ov_fail(err, OV_UNSUPPORTED, "Input %u has more than 16 dims.", i);
     }
     if (!rc) rc = plan_get(b, c, &plan, err);
+    phase_ends(c, &c->times.plan_ns);
     if (!rc) rc = run_plan(b, c, plan, io, err);
-    context_return(b, c, plan);
+    context_return(b, c, plan, !rc);
     return rc;
 }
 
@@ -488,4 +508,10 @@ uint32_t ov_block_read_profile(ov_block *b, ov_profile_entry *out, uint32_t capa
     if (out && n) memcpy(out, b->profile, (n < capacity ? n : capacity) * sizeof *out);
     pthread_mutex_unlock(&b->lock);
     return n;
+}
+
+void ov_block_read_times(ov_block *b, ov_run_times *out) {
+    pthread_mutex_lock(&b->lock);
+    *out = b->times;
+    pthread_mutex_unlock(&b->lock);
 }

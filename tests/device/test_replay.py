@@ -3,6 +3,7 @@
 import gc
 import struct
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -306,6 +307,22 @@ def test_profile(device: Device) -> None:
     block.set_profile(False)
     block.run([floats(100)])
     assert len(block.profile()) == 2
+
+
+def test_times(device: Device) -> None:
+    block = scale_block(device)
+    assert not any(block.times().values())
+    before = time.monotonic_ns()
+    block.run([floats(5000)])
+    elapsed = time.monotonic_ns() - before
+    times = block.times()
+    start = times.pop("start_ns")
+    assert before <= start and sum(times.values()) <= before + elapsed - start
+    assert all(ns >= 0 for ns in times.values()) and times["wait_ns"] > 0
+    first = times["plan_ns"]
+    block.run([floats(5000)])
+    assert block.times()["start_ns"] > start and block.times()["plan_ns"] < first, "the plan is there"
+    assert block.times()["record_ns"] < times["record_ns"]
 
 
 def test_a_strided_array_and_a_readback_tensor(device: Device) -> None:

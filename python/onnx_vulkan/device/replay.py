@@ -210,6 +210,12 @@ class ReplayBlock:
         lib.ov_block_get(self.native, out)
         return {name: int(getattr(out, name)) for name, _ in ffi.typeof("ov_block_info").fields if name != "pad"}
 
+    def times(self) -> dict[str, int]:
+        """The phases of the last finished run on the host, in ns (``ov_run_times``); ``start_ns`` is by ``time.monotonic_ns``."""
+        out = ffi.new("ov_run_times *")
+        lib.ov_block_read_times(self.native, out)
+        return {name: int(getattr(out, name)) for name, _ in ffi.typeof("ov_run_times").fields}
+
     def set_profile(self, on: bool) -> None:
         """Timestamps around every dispatch, from the next run on."""
         lib.ov_block_set_profile(self.native, on)
