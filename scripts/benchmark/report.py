@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["geometric_mean", "markdown", "shapes_markdown", "summary"]
+__all__ = ["geometric_mean", "markdown", "print_table", "shapes_markdown", "summary", "table"]
 
 
 def geometric_mean(numbers: Iterable[float]) -> float | None:
@@ -30,10 +31,26 @@ def _ratio(results: Mapping[str, Any], ours: str, other: str) -> float | None:
     return times[0] / times[1] if all(times) else None
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in markdown."""
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines)
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table: drawn on a terminal, else as markdown."""
+    if not sys.stdout.isatty():
+        print(table(head, rows))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(*head)
+    for row in rows:
+        drawn.add_row(*map(Text, row))
+    Console().print(drawn)
 
 
 def summary(models: Sequence[Mapping[str, Any]], contenders: Sequence[str]) -> dict[str, float | None]:
@@ -75,7 +92,7 @@ def markdown(models: Sequence[Mapping[str, Any]], contenders: Sequence[str]) -> 
         for name, result in model["results"].items()
         if "error" in result
     ]
-    text = _table(head, rows)
+    text = table(head, rows)
     if means:
         text += "\n\nGeometric means:\n" + "\n".join(means)
     if failures:
@@ -103,4 +120,4 @@ def shapes_markdown(results: Sequence[Mapping[str, Any]]) -> str:
             ]
         )
     head = ["model", "side", "sizes", "median cost, ms", "worst cost, ms", "median repeat, ms", "session and first run, ms"]
-    return _table(head, rows)
+    return table(head, rows)

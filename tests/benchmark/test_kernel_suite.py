@@ -1,0 +1,72 @@
+"""The kernel suite of ``scripts/bench`` at sizes for a software driver: every family runs and is right."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from benchmark.kernels import suite
+from benchmark.kernels.table import NEIGHBOURS, ROWS, rows_named
+from benchmark.kernels.work import worst_error
+
+SMALL = (
+    "matmul:m=33,k=70,n=65",
+    "matmul:m=5,k=70,n=65,weights=0,batch=3",
+    "matmul:m=33,k=70,n=65,dtype=int8",
+    "skinny:m=3,k=64,layers=2,dtype=fp16",
+    "softmax:rows=30,columns=105",
+    "layer_norm:rows=300,columns=1025",
+    "transpose:rows=50,columns=71,batch=2",
+    "elementwise:elements=3001",
+    "softmaxes:count=4,size=16",
+    "attention:heads=2,length=50",
+    "attention:heads=2,length=30,form=microsoft,batch=2",
+    "attention:heads=2,length=30,form=ops,past=3",
+    "conv:size=9,channels=8,stride=2,out=5,batch=2",
+    "conv:size=9,channels=8,groups=0",
+)
+
+
+def test_every_family_runs_and_is_right() -> None:
+    """Small work of each family, one short turn."""
+    results = suite.measure(rows_named(SMALL), 1, 0.0, False, lambda text: None, warm=0.0)
+    assert [r["work"] for r in results] == list(SMALL)
+    for r in results:
+        assert "failed" not in r and r["right"], r
+        assert r["gpu_ms"] > 0 and r["kernels"]
+        assert len(suite.cells(r)) == len(suite.HEAD)
+
+
+def test_what_cannot_run_is_told() -> None:
+    """A failure is a cell of the table, and the other rows go on."""
+    results = suite.measure(
+        rows_named(["matmul:m=3,k=4,n=5,precision=none", "softmax:rows=3,columns=5"]), 1, 0.0, False, str, 0.0
+    )
+    assert "failed" in results[0] and "failed" not in results[1]
+    assert len(suite.cells(results[0])) == len(suite.HEAD)
+
+
+def test_names_and_errors() -> None:
+    """A family alone means its rows; a wrong name or number is a sentence."""
+    assert rows_named(["softmax"]) == [row for row in ROWS if row.family == "softmax"]
+    assert rows_named(["matmul:dtype=fp16"])[0].bar == 220
+    for wrong in ("matmull", "matmul:x=3", "matmul:m=three"):
+        with pytest.raises(ValueError):
+            rows_named([wrong])
+    assert worst_error(np.array([np.nan]), np.array([1.0])) == float("inf")
+
+
+def test_cliffs_are_found() -> None:
+    """A neighbour at less than half of its group's best rate is named."""
+    rows = suite.neighbour_rows()
+    assert len(rows) == sum(len(group) for _, group in NEIGHBOURS)
+    results = [{"work": row.label, "rate": 1.0} for row in rows]
+    assert not suite.cliffs(results)
+    results[1]["rate"] = 0.4
+    (sentence,) = suite.cliffs(results)
+    assert sentence.startswith(rows[1].label)
