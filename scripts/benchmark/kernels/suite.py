@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -98,17 +98,16 @@ def _warm(run: Callable[[], Any], seconds: float) -> None:
 
 def measure(
     rows: Sequence[Row], rounds: int, seconds: float, with_torch: bool, say: Callable[[str], None], warm: float = WARM_SECONDS
-) -> list[dict[str, Any]]:
-    """Results of all rows in order. Rows of one kind that follow each other are loaded together and take turns."""
-    results: list[dict[str, Any]] = []
+) -> Iterator[dict[str, Any]]:
+    """The results of all rows in order. Rows of one kind that follow each other are loaded together and take turns."""
     for kind, group in groupby(rows, key=lambda row: "streaming" if row.family in STREAMING else row.family):
         say(kind)
         entries = [_Entry(row, with_torch) for row in group]
         for number in range(rounds):
             for place, entry in enumerate(entries):
                 entry.turn(seconds, warm if number == place == 0 else warm / 25)
-        results += [entry.finish() for entry in entries]
-    return results
+        for entry in entries:
+            yield entry.finish()
 
 
 HEAD = ("work", "rate", "unit", "bar", "", "GPU, us", "wall, us", "torch, us", "ours / torch", "dispatches", "error / limit")
