@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Union
+from typing import ClassVar, Union
 
 from onnx_vulkan.errors import ShapeMismatch, Unsupported
 
@@ -55,6 +56,7 @@ Extent = Union[int, "Dim"]
 # (atom, power). Both are hashable; sorting uses their repr, which is deterministic.
 Atom = tuple[object, ...]
 Monomial = tuple[tuple[Atom, int], ...]
+Terms = tuple[tuple[Monomial, int], ...]
 
 
 def _key(monomial: Monomial) -> tuple[int, str]:
@@ -62,28 +64,34 @@ def _key(monomial: Monomial) -> tuple[int, str]:
 
 
 class Dim:
-    """An integer polynomial with at least one symbol. Immutable and hashable; build with :func:`symbol` and operators.
+    """An integer polynomial with at least one symbol. Immutable; equal ones are one object. Build with :func:`symbol` and
+    operators.
 
     ``//`` is floor division and ``%`` its remainder (Python's signs). ``bool()``, ``int()``, ``<`` and friends are errors
     on purpose: ask :func:`same`, :func:`at_least` or :func:`evaluate`.
     """
 
-    __slots__ = ("_hash", "_symbols", "_text", "terms")
+    # Equality and hash are those of the object, at the interpreter's own speed: a compiler of shapes compares and looks up little
+    # else.
+    __slots__ = ("__weakref__", "_symbols", "_text", "terms")
 
-    terms: tuple[tuple[Monomial, int], ...]
+    _alive: ClassVar[weakref.WeakValueDictionary[Terms, Dim]] = weakref.WeakValueDictionary()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, terms: tuple[tuple[Monomial, int], ...]):
-        self.terms = terms
-        self._hash = hash(terms)
-        self._text = ""
-        self._symbols: frozenset[str] | None = None
+    terms: Terms
+    _text: str
+    _symbols: frozenset[str] | None
 
-    # -- identity
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Dim) and self._hash == other._hash and self.terms == other.terms
+    def __new__(cls, terms: Terms) -> Dim:
+        made = cls._alive.get(terms)
+        if made is None:
+            with cls._lock:
+                made = cls._alive.get(terms)
+                if made is None:
+                    made = super().__new__(cls)
+                    made.terms, made._text, made._symbols = terms, "", None
+                    cls._alive[terms] = made
+        return made
 
     def __repr__(self) -> str:
         if not self._text:  # messages and sort keys ask often: half of a lowering's time without this
@@ -168,7 +176,7 @@ def _atom_text(atom: Atom) -> str:
     return f"{atom[0]}({atom[1]!r},{atom[2]!r})"
 
 
-def _terms(e: Extent) -> tuple[tuple[Monomial, int], ...]:
+def _terms(e: Extent) -> Terms:
     return e.terms if isinstance(e, Dim) else (((), int(e)),)
 
 
@@ -246,6 +254,7 @@ def _atom(kind: str, a: Extent, b: Extent) -> Extent:
     return _make({(((kind, a, b), 1),): 1})
 
 
+@lru_cache(maxsize=1 << 10)
 def symbol(name: str) -> Dim:
     """The extent that a run's input shapes will give the name *name*."""
     made = _make({((("sym", name), 1),): 1})
@@ -292,7 +301,7 @@ def evaluate(e: Extent, values: Mapping[str, int]) -> int:
 
 def substitute(e: Extent, values: Mapping[str, Extent]) -> Extent:
     """*e* with some symbols replaced."""
-    if not isinstance(e, Dim):
+    if not isinstance(e, Dim) or symbols_of(e).isdisjoint(values):
         return e
     total: Extent = 0
     for monomial, c in e.terms:
@@ -300,7 +309,7 @@ def substitute(e: Extent, values: Mapping[str, Extent]) -> Extent:
         for atom, p in monomial:
             if atom[0] == "sym":
                 name = str(atom[1])
-                factor: Extent = values.get(name, _make({((atom, 1),): 1}))
+                factor: Extent = values[name] if name in values else symbol(name)
             else:
                 a, b = substitute(atom[1], values), substitute(atom[2], values)  # type: ignore[arg-type]
                 factor = a // b if atom[0] == "div" else (minimum(a, b) if atom[0] == "min" else maximum(a, b))
@@ -460,6 +469,11 @@ def ceil_div(a: Extent, b: int) -> Extent:
 
 def product(extents: Iterable[Extent]) -> Extent:
     """The number of elements of a shape (1 for rank 0)."""
+    return _product_of(tuple(extents))
+
+
+@lru_cache(maxsize=1 << 14)
+def _product_of(extents: tuple[Extent, ...]) -> Extent:
     total: Extent = 1
     for e in extents:
         total = total * e

@@ -136,6 +136,13 @@ def call(fn: str, dtype: DType, args: list[str]) -> str:
     """The expression of ``fn(*args)`` on operands of *dtype*; the result is of the compute type (or bool)."""
     if fn == "select":
         return f"({args[0]} ? {args[1]} : {args[2]})"
+    out = _template(fn, dtype).format(*args)
+    return wrap(dtype, out) if fn in _WRAPS else out
+
+
+@cache
+def _template(fn: str, dtype: DType) -> str:
+    """The expression with places for the operands."""
     if dtype is DType.BOOL:
         text = _BOOL[fn]
     elif fn in _COMPARE:
@@ -147,8 +154,7 @@ def call(fn: str, dtype: DType, args: list[str]) -> str:
     text = re.sub(r"\bT\(", f"{GLSL_TYPES[dtype].compute}(", text).replace("WIDTH", f"{dtype.size * 8}u")
     if dtype.size == 8:
         text = re.sub(r"\bov_\w+", lambda m: m[0] + "64" if m[0] + "64" in _snippets() else m[0], text)
-    out = text.format(*args)
-    return wrap(dtype, out) if fn in _WRAPS else out
+    return text
 
 
 def cast(source: DType, target: DType, x: str, *, saturate: bool) -> str:

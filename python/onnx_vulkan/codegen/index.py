@@ -7,6 +7,7 @@ Extents. What is not of that form (a division, a gathered index) becomes a new v
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from onnx_vulkan.dims import Extent, product
 
@@ -90,6 +91,11 @@ def reshape_groups(a: Sequence[Extent], b: Sequence[Extent]) -> list[tuple[range
     Gives ``[(axes of a, axes of b), ...]``; axes of extent 1 belong to the run before them. Empty shapes are one run: the
     products of their axes say nothing.
     """
+    return list(_reshape_groups(tuple(a), tuple(b)))
+
+
+@lru_cache(maxsize=1 << 13)
+def _reshape_groups(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> list[tuple[range, range]]:
     if 0 in a or 0 in b:
         return [(range(len(a)), range(len(b)))]
     groups: list[tuple[range, range]] = []

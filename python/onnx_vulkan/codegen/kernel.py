@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import lru_cache
 from typing import Protocol
 
 from onnx_vulkan.codegen import functions
@@ -101,59 +100,59 @@ class Kernel:
 
         *nan_preserve*: the float widths for which the device can be told to keep NaN, infinities and the sign of zero.
         """
-        key = in_record
-        if key not in self._sources:
-            self._sources[key] = self._render(in_record=in_record, nan_preserve=nan_preserve)
-        return self._sources[key]
-
-    @cached_property
-    def _functions(self) -> str:
-        return functions.snippet(self.body)
-
-    def _render(self, *, in_record: bool, nan_preserve: Collection[int]) -> str:
-        body = self.body
-        extensions = {
-            "GL_EXT_buffer_reference2": None,
-            "GL_EXT_scalar_block_layout": None,
-            "GL_EXT_control_flow_attributes": None,
-            **self.params.extensions,
-            **dict.fromkeys(self.extensions),
-        }
-        text = body + self._functions
-        if re.search(r"\bu?int8_t\b", text):
-            extensions["GL_EXT_shader_explicit_arithmetic_types_int8"] = None
-        if re.search(r"\bu?int16_t\b", text):
-            extensions["GL_EXT_shader_explicit_arithmetic_types_int16"] = None
-        if re.search(r"\bu?int64_t\b", text):
-            extensions["GL_EXT_shader_explicit_arithmetic_types_int64"] = None
-        if "float16_t" in text:
-            extensions["GL_EXT_shader_explicit_arithmetic_types_float16"] = None
-        defines = []
-        if "GL_EXT_shader_explicit_arithmetic_types_float64" in extensions:
-            defines.append("#define HAS_F64")
-        if "GL_EXT_shader_explicit_arithmetic_types_int64" in extensions:
-            defines.append("#define HAS_I64")
-        mode = []
-        for bits in nan_preserve:
-            # SignedZeroInfNanPreserve (SPIR-V execution mode 4461, capability 4466)
-            if bits == 32 or "GL_EXT_shader_explicit_arithmetic_types_float64" in extensions:
-                extensions["GL_EXT_spirv_intrinsics"] = None
-                mode.append(
-                    f'spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4466], 4461, {bits});'
-                )
-        return "\n".join(
-            [
-                "#version 460",
-                *(f"#extension {e} : require" for e in sorted(extensions)),
-                *defines,
-                *mode,
-                '#include "prelude.glsl"',
+        if in_record not in self._sources:
+            self._sources[in_record] = _assembled(
+                self.body,
                 self.params.declarations(in_record=in_record),
-                self._functions,
-                *(["#define main kernel_main", body, "#undef main", RECORD_MAIN] if in_record else [body]),
-                "",
-            ]
-        )
+                (*self.params.extensions, *self.extensions),
+                tuple(nan_preserve),
+                in_record,
+            )
+        return self._sources[in_record]
+
+
+_TYPE_EXTENSIONS = {
+    name: f"GL_EXT_shader_explicit_arithmetic_types_{suffix}"
+    for name, suffix in (("int8_t", "int8"), ("int16_t", "int16"), ("int64_t", "int64"), ("float16_t", "float16"))
+}
+
+
+# The layers of a model have equal kernels, and so has the structure that is built when a guard fails.
+@lru_cache(maxsize=1024)
+def _assembled(body: str, declarations: str, wanted: tuple[str, ...], nan_preserve: tuple[int, ...], in_record: bool) -> str:
+    """The whole text of a kernel."""
+    used = functions.snippet(body)
+    extensions = {
+        "GL_EXT_buffer_reference2",
+        "GL_EXT_scalar_block_layout",
+        "GL_EXT_control_flow_attributes",
+        *wanted,
+        *(e for name, e in _TYPE_EXTENSIONS.items() if name in body or name in used),
+    }
+    defines = []
+    if "GL_EXT_shader_explicit_arithmetic_types_float64" in extensions:
+        defines.append("#define HAS_F64")
+    if "GL_EXT_shader_explicit_arithmetic_types_int64" in extensions:
+        defines.append("#define HAS_I64")
+    mode = []
+    for bits in nan_preserve:
+        # SignedZeroInfNanPreserve (SPIR-V execution mode 4461, capability 4466)
+        if bits == 32 or "GL_EXT_shader_explicit_arithmetic_types_float64" in extensions:
+            extensions.add("GL_EXT_spirv_intrinsics")
+            mode.append(f'spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4466], 4461, {bits});')
+    return "\n".join(
+        [
+            "#version 460",
+            *(f"#extension {e} : require" for e in sorted(extensions)),
+            *defines,
+            *mode,
+            '#include "prelude.glsl"',
+            declarations,
+            used,
+            *(["#define main kernel_main", body, "#undef main", RECORD_MAIN] if in_record else [body]),
+            "",
+        ]
+    )
 
 
 def is_multiple(at: At, e: Extent, of: int) -> bool:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,14 @@ WAIT_FOR_OTHERS = 0.5  # seconds to wait for another process that writes it
 class Shader:
     """A compute pipeline wanted: GLSL text and the values of its specialization constants 0, 1, ... (as u32).
 
-    ``subgroup_size`` asks for that size (feature ``subgroup_size_control``), ``full_subgroups`` for no partial ones.
+    ``label`` is for messages: kernels of equal text are one pipeline. ``subgroup_size`` asks for that size (feature
+    ``subgroup_size_control``), ``full_subgroups`` for no partial ones.
     """
 
     source: str
     spec: tuple[int, ...] = ()
     push_size: int = 0
-    label: str = ""
+    label: str = field(default="", compare=False)
     subgroup_size: int = 0
     full_subgroups: bool = False
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from onnx_vulkan.codegen.kernel import Kernel
+from onnx_vulkan.collector import collector_paused
 from onnx_vulkan.device import Device, Memory, ReplayBlock, Request, Shader
 from onnx_vulkan.dims import Dim, Scope
 from onnx_vulkan.dtypes import SMALL
@@ -149,7 +150,7 @@ class Block:
 
     def plan(self, shapes: Mapping[str, tuple[int, ...]], host: Mapping[str, np.ndarray[Any, Any]]) -> PlanTables:
         """Plan for these input shapes and values of small inputs."""
-        with self._lock:
+        with self._lock, collector_paused():
             symbolic, numbers = name_dims(self.graph, shapes)
             host_bytes = {name: array.tobytes() for name, array in host.items()}
             structure = next((s for s in self.structures if s.serves(symbolic, numbers, host_bytes)), None)

@@ -181,6 +181,7 @@ class PlanDraft:
         self.results: list[Value] = []
         self.launches: list[Launch] = []
         self.encoder = Encoder(self.symbols)
+        self.bound: dict[Extent, Extent] = {}
         for e, node in request.counted.items():
             n = self.at(e)
             if n < 0:
@@ -234,7 +235,10 @@ class PlanDraft:
 
     def expression(self, e: Extent) -> int:
         """Where the expression of an extent starts in the plan's code."""
-        return self.encoder.encode(_bind(e, self.q.numbers, self.symbols))
+        bound = self.bound.get(e)
+        if bound is None:
+            bound = self.bound[e] = _bind(e, self.q.numbers, self.symbols)
+        return self.encoder.encode(bound)
 
     # ------------------------------------------------------------------------------------------------ places
     def schedule(self) -> None:
@@ -509,10 +513,10 @@ class PlanDraft:
 
 def _bind(e: Extent, numbers: Mapping[str, int], runtime: Mapping[str, int]) -> Extent:
     """*e* with every symbol that is not run-time replaced by its number."""
-    if not isinstance(e, Dim):
-        return e
-    bound = {name: numbers[name] for name in symbols_of(e) if name not in runtime}
-    return substitute(e, bound) if bound else e
+    symbols = symbols_of(e)
+    if symbols.isdisjoint(runtime):
+        return evaluate(e, numbers)
+    return substitute(e, {name: numbers[name] for name in symbols if name not in runtime})
 
 
 def _conflict(reads: Sequence[Range], writes: Sequence[Range], before_r: Sequence[Range], before_w: Sequence[Range]) -> bool:

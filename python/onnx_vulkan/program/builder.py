@@ -80,17 +80,22 @@ class Builder:
     ) -> tuple[Value, ...]:
         """Append an instruction (primitive or composite) with the given output types; gives back its outputs."""
         if op not in _MOVES or attrs.get("reduction", "none") != "none":
-            for dtype in (*(v.dtype for v in inputs), *(t for t, _ in outputs)):
+            for dtype in (*[v.dtype for v in inputs], *[t for t, _ in outputs]):
                 if dtype in SMALL:
                     raise TypeError(f"{op} of {dtype.onnx_name}")
-        outs = tuple(Value(dtype, tuple(shape)) for dtype, shape in outputs)
-        if any(isinstance(e, int) and e < 0 for o in outs for e in o.shape):
-            raise ShapeMismatch(f"its result would have the shape {outs[0].shape}")
-        instr = Instr(op, tuple(inputs), outs, attrs, self.source)
-        self.instrs.append(instr)
+        outs = tuple([Value(dtype, tuple(shape)) for dtype, shape in outputs])
         for o in outs:
+            for e in o.shape:
+                if isinstance(e, int) and e < 0:
+                    raise ShapeMismatch(f"its result would have the shape {outs[0].shape}")
+        return self.append(Instr(op, tuple(inputs), outs, attrs, self.source))
+
+    def append(self, instr: Instr) -> tuple[Value, ...]:
+        """Append a made instruction; gives back its outputs."""
+        self.instrs.append(instr)
+        for o in instr.outputs:
             self._made[o] = instr
-        return outs
+        return instr.outputs
 
     def _one(self, op: str, inputs: Sequence[Value], dtype: DType, shape: Sequence[Extent], /, **attrs: Any) -> Value:
         return self.emit(op, inputs, [(dtype, shape)], **attrs)[0]

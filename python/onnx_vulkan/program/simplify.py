@@ -8,6 +8,7 @@ that had none.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -62,6 +63,8 @@ class _Rebuild(Builder):
             return (self.broadcast(xs[0], a["shape"]),)
         if instr.op == "cast":
             return (self.cast(xs[0], instr.out.dtype, saturate=a["saturate"]),)
+        if all(map(operator.is_, xs, instr.inputs)):
+            return self.append(instr)
         outputs = [(o.dtype, o.shape) for o in instr.outputs]
         return self.emit(instr.op, xs, outputs, **a)
 
@@ -251,7 +254,7 @@ def _live(program: Program) -> Program:
 
 def _identity(instr: Instr, inputs: tuple[Value, ...]) -> object:
     """What equal instructions have in common, hashable."""
-    outputs = tuple((o.dtype, o.shape) for o in instr.outputs)
+    outputs = tuple([(o.dtype, o.shape) for o in instr.outputs])
     try:
         key = (instr.op, inputs, outputs, *instr.attrs.items())  # in the order that the builder always writes them
         hash(key)
@@ -270,13 +273,14 @@ def _shared(program: Program) -> Program:
         for v in instr.inputs:
             if v not in same and isinstance(v.data, np.ndarray) and v.data.size <= SMALL:
                 same[v] = constants.setdefault((v.dtype, v.shape, v.data.tobytes()), v)
-        inputs = tuple(same.get(v, v) for v in instr.inputs)
+        inputs = tuple([same.get(v, v) for v in instr.inputs])
         key = _identity(instr, inputs)
         twin = seen.get(key)
         if twin is not None:
             same.update(zip(instr.outputs, twin.outputs, strict=True))
             continue
-        made = Instr(instr.op, inputs, instr.outputs, instr.attrs, instr.source)
-        seen[key] = made
-        kept.append(made)
+        if inputs != instr.inputs:
+            instr = Instr(instr.op, inputs, instr.outputs, instr.attrs, instr.source)
+        seen[key] = instr
+        kept.append(instr)
     return Program(program.inputs, [same.get(v, v) for v in program.outputs], kept)
