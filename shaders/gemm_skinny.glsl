@@ -2,18 +2,19 @@
 // Named by role: `few` is the operand with few rows, `wide` the other; the includer swaps indices where the product has few
 // columns instead.
 //
-// A thread keeps ROWS x 4 sums and takes 4 x 4 blocks of W (four quads) and a quad along k of each row at a time. K_LANES threads
-// of a workgroup share out K for the same columns and add up through shared memory at the end; with SPLITS > 1 workgroups do too,
-// and write partial sums. Lanes run along the axis of W that is contiguous in memory:
-//   W_ALONG_K   a thread's columns lie COLUMN_LANES apart, neighbours have neighbouring quads of k
-//   else        a thread's columns are a quad, neighbours have neighbouring quads of columns
+// A thread takes blocks of W of four loads, each a quad or (16-bit elements, W_OCTET) an octet of 16 bytes, along the axis of W
+// that is contiguous in memory, and the elements of each row of F that go with them. K_LANES threads of a workgroup share out K
+// for the same columns and add up through shared memory at the end; with SPLITS > 1 workgroups do too, and write partial sums.
+//   W_ALONG_K   a thread's four columns lie COLUMN_LANES apart, neighbours have neighbouring loads along k
+//   else        a thread's columns are one load, at four k; neighbours have neighbouring loads along the columns
 //
 // Grid: one dimension (folded past 65535): column tiles fastest, then z, split. Rows past the size are not stored.
 //
 // The includer defines what gemm_tile.glsl wants of T, T4, MAD, SIZE_Z and SIZE_K, SIZE_R and SIZE_W for the rows and columns, and
 //   void begin(int z)
-//   T4 f_quad(int r, int k, int k_end)           4 elements along k; 0 from k_end on
-//   T4 w_quad(int n, int k, int k_end)          4 elements along k, or 4 columns at k; 0 from k_end on
+//   T4 f_quad(int r, int k, int k_end)             4 elements along k, or 4 rows at k; 0 from k_end on
+//   T4 w_quad(int n, int k, int k_end)             4 elements along k, or 4 columns at k; 0 from k_end on
+//   T4[2] f_octet, w_octet                         the same, 8 elements (along k where it is F's)
 //   void store(int z, int r, int n, int split, T acc)
 // With W_RUN defined, W lies along K in blocks of one scale, and a lane takes W_RUN quads of a block at a time:
 //   W_BLOCK w_block(int n, int k, int k_end)    what is loaded for the 4 * W_RUN elements from k on; its scale is 0 from k_end on
@@ -21,21 +22,27 @@
 
 #ifdef W_RUN
 const int GRAIN = 4 * W_RUN;
-const int UNROLLED = ROWS <= 4 ? W_RUN : 1;
+const int W_QUADS = 1;
 #else
-const int GRAIN = 4;
+const int W_QUADS = W_OCTET ? 2 : 1;               // quads in a load of W
+const int GRAIN = W_ALONG_K ? 4 * W_QUADS : 4;     // elements along K of a block
 #endif
+const int PARTS = W_ALONG_K ? 1 : W_QUADS;         // quads of columns of a block
 const int COLUMN_LANES = THREADS / K_LANES;
-const int SUM_ROWS = ROWS < 4 ? ROWS : 4;  // how many rows pass through shared memory at a time
+const int COLUMNS = COLUMN_LANES * 4 * PARTS;      // of a workgroup
+const int SUMS = ROWS * PARTS;                     // quads of sums of a thread
+const int STAGE = SUMS < 4 ? SUMS : 4;             // how many of them pass through shared memory at a time
+const int F_ROWS = ROWS < 4 ? ROWS : 4;            // rows of F that are loaded at a time
+const int F_QUADS = GRAIN / 4;                     // quads of a row of F that go with a block
 
-shared T4 sums[THREADS * SUM_ROWS];
+shared T4 sums[THREADS * STAGE];
 
 void main() {
     if (min(min(SIZE_R, SIZE_W), SIZE_Z) <= 0) return;
     int thread = int(gl_LocalInvocationID.x);
     uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
-    uint tiles = uint(SIZE_W + COLUMN_LANES * 4 - 1) / (COLUMN_LANES * 4);
-    int n0 = int(group % tiles) * COLUMN_LANES * 4;
+    uint tiles = uint(SIZE_W + COLUMNS - 1) / COLUMNS;
+    int n0 = int(group % tiles) * COLUMNS;
     group /= tiles;
     int z = int(group % uint(SIZE_Z));
     int split = int(group / uint(SIZE_Z));
@@ -44,62 +51,94 @@ void main() {
     int share = ((SIZE_K + SPLITS - 1) / SPLITS + GRAIN - 1) / GRAIN * GRAIN;
     int k_first = split * share, k_end = min(k_first + share, SIZE_K);
     int k_lane = W_ALONG_K ? thread % K_LANES : thread / COLUMN_LANES;
-    int column = W_ALONG_K ? thread / K_LANES : thread % COLUMN_LANES * 4;
+    int column = W_ALONG_K ? thread / K_LANES : thread % COLUMN_LANES;
 
     begin(z);
-    T4 acc[ROWS];
-    [[unroll]] for (int r = 0; r < ROWS; r++) acc[r] = T4(0);
-    for (int k = k_first + k_lane * GRAIN; k < k_end; k += K_LANES * GRAIN) {
+    T4 acc[SUMS];
+    [[unroll]] for (int s = 0; s < SUMS; s++) acc[s] = T4(0);
 #ifdef W_RUN
+    for (int k = k_first + k_lane * GRAIN; k < k_end; k += K_LANES * GRAIN) {
         W_BLOCK w[4];
         [[unroll]] for (int c = 0; c < 4; c++) w[c] = w_block(n0 + column + c * COLUMN_LANES, k, k_end);
         T4 part[ROWS];
         [[unroll]] for (int r = 0; r < ROWS; r++) part[r] = T4(0);
-        // many rows are enough work to hide a loop, and unrolled a driver takes long to compile them
-        [[dont_unroll]] for (int j0 = 0; j0 < W_RUN; j0 += UNROLLED) {
-            [[unroll]] for (int j1 = 0; j1 < UNROLLED; j1++) {
-                int j = j0 + j1;
-                T4 q[4];
-                [[unroll]] for (int c = 0; c < 4; c++) q[c] = w_values(w[c], j);
-                [[unroll]] for (int r = 0; r < ROWS; r++) {
-                    T4 f = f_quad(r, k + 4 * j, k_end);
-                    [[unroll]] for (int c = 0; c < 4; c++) {
-                        [[unroll]] for (int i = 0; i < 4; i++) part[r][c] = MAD(f[i], q[c][i], part[r][c]);
-                    }
+        [[unroll]] for (int j = 0; j < W_RUN; j++) {
+            T4 q[4];
+            [[unroll]] for (int c = 0; c < 4; c++) q[c] = w_values(w[c], j);
+            [[unroll]] for (int r = 0; r < ROWS; r++) {
+                T4 f = f_quad(r, k + 4 * j, k_end);
+                [[unroll]] for (int c = 0; c < 4; c++) {
+                    [[unroll]] for (int i = 0; i < 4; i++) part[r][c] = MAD(f[i], q[c][i], part[r][c]);
                 }
             }
         }
         T4 scale = T4(w[0].scale, w[1].scale, w[2].scale, w[3].scale);
         [[unroll]] for (int r = 0; r < ROWS; r++) acc[r] = MAD(scale, part[r], acc[r]);
+    }
 #else
-        T4 w[4];
-        [[unroll]] for (int c = 0; c < 4; c++) {
-            if (W_ALONG_K) w[c] = w_quad(n0 + column + c * COLUMN_LANES, k, k_end);
-            else w[c] = w_quad(n0 + column, k + c, k_end);
-        }
-        [[unroll]] for (int r = 0; r < ROWS; r++) {
-            T4 f = f_quad(r, k, k_end);
+    for (int k0 = k_first + k_lane * GRAIN; k0 < k_end; k0 += K_LANES * GRAIN * UNROLLED) {
+        T4 w[UNROLLED * 4 * W_QUADS];
+        [[unroll]] for (int u = 0; u < UNROLLED; u++) {
+            int k = k0 + u * K_LANES * GRAIN;
             [[unroll]] for (int c = 0; c < 4; c++) {
-                if (W_ALONG_K) {
-                    [[unroll]] for (int i = 0; i < 4; i++) acc[r][c] = MAD(f[i], w[c][i], acc[r][c]);
+                int n = n0 + (W_ALONG_K ? column + c * COLUMN_LANES : column * 4 * W_QUADS);
+                int at = (u * 4 + c) * W_QUADS;
+                if (W_OCTET) {
+                    T4 q[2] = w_octet(n, W_ALONG_K ? k : k + c, k_end);
+                    w[at] = q[0];
+                    w[at + W_QUADS - 1] = q[1];
                 } else {
-                    acc[r] = MAD(T4(f[c]), w[c], acc[r]);
+                    w[at] = w_quad(n, W_ALONG_K ? k : k + c, k_end);
                 }
             }
         }
-#endif
+        [[unroll]] for (int u = 0; u < UNROLLED; u++) {
+            [[unroll]] for (int r0 = 0; r0 < ROWS; r0 += F_ROWS) {
+                int k = k0 + u * K_LANES * GRAIN;
+                T4 f[F_ROWS * F_QUADS];
+                [[unroll]] for (int i = 0; i < (F_ALONG_K ? F_ROWS : GRAIN); i++) {
+                    if (!F_ALONG_K) {
+                        T4 q = f_quad(r0, k + i, k_end);
+                        [[unroll]] for (int r = 0; r < F_ROWS; r++) f[r * F_QUADS + i / 4][i % 4] = q[r];
+                    } else if (F_QUADS == 2 && F_OCTET) {
+                        T4 q[2] = f_octet(r0 + i, k, k_end);
+                        f[i * F_QUADS] = q[0];
+                        f[(i + 1) * F_QUADS - 1] = q[1];
+                    } else {
+                        [[unroll]] for (int j = 0; j < F_QUADS; j++) f[i * F_QUADS + j] = f_quad(r0 + i, k + 4 * j, k_end);
+                    }
+                }
+                [[unroll]] for (int i = 0; i < F_ROWS; i++) {
+                    [[unroll]] for (int c = 0; c < 4; c++) {
+                        int at = (u * 4 + c) * W_QUADS;
+                        if (W_ALONG_K) {
+                            [[unroll]] for (int j = 0; j < GRAIN; j++) {
+                                acc[r0 + i][c] = MAD(f[i * F_QUADS + j / 4][j % 4], w[at + j / 4][j % 4], acc[r0 + i][c]);
+                            }
+                        } else {
+                            [[unroll]] for (int p = 0; p < PARTS; p++) {
+                                int s = (r0 + i) * PARTS + p;
+                                acc[s] = MAD(T4(f[i * F_QUADS][c]), w[at + p], acc[s]);
+                            }
+                        }
+                    }
+                }
+            }
+        }
     }
+#endif
 
-    [[unroll]] for (int r0 = 0; r0 < ROWS; r0 += SUM_ROWS) {
-        [[unroll]] for (int r = 0; r < SUM_ROWS; r++) sums[(r * K_LANES + k_lane) * COLUMN_LANES + (W_ALONG_K ? column : column / 4)] = acc[r0 + r];
+    [[unroll]] for (int s0 = 0; s0 < SUMS; s0 += STAGE) {
+        [[unroll]] for (int s = 0; s < STAGE; s++) sums[(s * K_LANES + k_lane) * COLUMN_LANES + column] = acc[s0 + s];
         barrier();
         // one thread a sum; n runs along the columns of the tile
-        for (int e = thread; e < SUM_ROWS * COLUMN_LANES * 4; e += THREADS) {
-            int r = e / (COLUMN_LANES * 4), n = e % (COLUMN_LANES * 4);
-            int lane = W_ALONG_K ? n % COLUMN_LANES : n / 4, c = W_ALONG_K ? n / COLUMN_LANES : n % 4;
+        for (int e = thread; e < STAGE * COLUMN_LANES * 4; e += THREADS) {
+            int s = e / (COLUMN_LANES * 4), i = e % (COLUMN_LANES * 4);
+            int lane = W_ALONG_K ? i % COLUMN_LANES : i / 4, c = W_ALONG_K ? i / COLUMN_LANES : i % 4;
+            int r = (s0 + s) / PARTS, n = n0 + (W_ALONG_K ? i : (lane * PARTS + (s0 + s) % PARTS) * 4 + c);
             T total = T(0);
-            for (int s = 0; s < K_LANES; s++) total += sums[(r * K_LANES + s) * COLUMN_LANES + lane][c];
-            if (r0 + r < SIZE_R && n0 + n < SIZE_W) store(z, r0 + r, n0 + n, split, total);
+            for (int l = 0; l < K_LANES; l++) total += sums[(s * K_LANES + l) * COLUMN_LANES + lane][c];
+            if (r < SIZE_R && n < SIZE_W) store(z, r, n, split, total);
         }
         barrier();
     }

@@ -5,10 +5,13 @@ layout(constant_id = 1) const int THREADS = 128;  // the workgroup size again: c
 layout(constant_id = 2) const int ROWS = 1;
 layout(constant_id = 3) const int K_LANES = 8;
 layout(constant_id = 4) const int SPLITS = 1;
-layout(constant_id = 5) const int W_MODE = 0;  // bit 0: quads along the columns instead of K; bit 1: quads are aligned vectors
-layout(constant_id = 6) const int F_MODE = 0;  // bit 1 as above
+layout(constant_id = 5) const int W_MODE = 0;  // bit 0: quads along the columns instead of K; bit 1: quads are aligned vectors; bit 2: octets are
+layout(constant_id = 6) const int F_MODE = 0;  // the same bits
+layout(constant_id = 7) const int UNROLLED = 1;  // blocks of W that a thread has on their way at a time
 
 const bool W_ALONG_K = (W_MODE & 1) == 0;
 const bool W_VECTOR = (W_MODE & 2) != 0;
-const bool F_ALONG_K = true;
+const bool W_OCTET = (W_MODE & 4) != 0;
+const bool F_ALONG_K = (F_MODE & 1) == 0;
 const bool F_VECTOR = (F_MODE & 2) != 0;
+const bool F_OCTET = (F_MODE & 4) != 0;

@@ -184,6 +184,22 @@ def test_dtypes(shapes: tuple[Shape, Shape], dtypes: tuple[DType, DType, DType |
     product(*shapes, dtypes)
 
 
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16])
+@pytest.mark.parametrize("along_k", [False, True])
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(1, 72, 136), (3, 40, 2056), (4, 20, 72), (2, 16, 8)])
+def test_skinny_halves_in_octets(rows: int, columns: int, depth: int, along_k: bool, dtype: DType) -> None:
+    """Eight 16-bit elements a load along either axis of the wide operand (not in 20 columns), with few rows and few columns."""
+    wide = (columns, depth) if along_k else (depth, columns)
+    product((rows, depth), wide, (dtype, dtype, None), right=transposed if along_k else identity)
+    product(wide[::-1], (depth, rows), (dtype, dtype, None), left=identity if not along_k else transposed)
+
+
+def test_rows_that_a_gpu_takes_in_one_go() -> None:
+    dtypes = DType.F16, DType.F16, None
+    product((7, 72), (72, 40), dtypes, limits={"subgroup_size": 32})
+    product((40, 72), (72, 8), dtypes, limits={"subgroup_size": 32})
+
+
 def test_what_is_refused() -> None:
     builder = Builder()
     a, b = builder.input("a", DType.I8, (4, 4)), builder.input("b", DType.I8, (4, 4))

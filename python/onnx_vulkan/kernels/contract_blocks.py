@@ -18,7 +18,7 @@ from onnx_vulkan.dims import Extent
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.kernels import Group, family
 from onnx_vulkan.kernels.contract import ContractStep
-from onnx_vulkan.kernels.operand import Matrix
+from onnx_vulkan.kernels.operand import Matrix, no_octets
 from onnx_vulkan.kernels.product import Destination, Sizes
 from onnx_vulkan.program.ir import Instr, Value
 
@@ -70,6 +70,12 @@ class PackedMatrix:
     def mode(self, at: At) -> int:
         """Quads run along K."""
         return 0
+
+    def octets(self, at: At) -> bool:
+        return False
+
+    def octet_function(self, params: Params, name: str) -> str:
+        return no_octets(name)
 
     def _values(self) -> str:
         """A T4 of the lowest four elements of ``word``, before the scale; ``zero`` is their zero point."""

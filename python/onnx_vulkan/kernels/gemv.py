@@ -39,7 +39,8 @@ def skinny_kernel(
 #define SIZE_W {params.word(wide.rows)}
 #define SIZE_K {params.word(sizes.k)}
 #include "gemm_skinny_variant.glsl"
-{few.functions(params, "f")}{wide.functions(params, "w")}{wide.runs(params)}
+{few.functions(params, "f")}{few.octet_function(params, "f")}{wide.functions(params, "w")}{wide.octet_function(params, "w")}
+{wide.runs(params)}
 void begin(int z) {{
     f_begin(z);
     w_begin(z);
@@ -62,13 +63,17 @@ def skinny_launch(
     """
     rows, columns, depth, batch = at(few.rows), at(wide.rows), at(sizes.k), at(sizes.z)
     threads = min(128 if item > 4 or rows >= 8 else 256, limits.max_workgroup_invocations)
-    mode = wide.mode(at)
+    mode = wide.mode(at) | wide.octets(at) << 2
     along_k = not mode & 1
-    lanes = min(power_of_two(-(-depth // wide.grain)), 16) if along_k else 8
-    # every lane has at least two quads (or runs) of K
-    while lanes < threads // 4 and depth >= 4 * wide.grain * lanes and batch * -(-columns // (threads // lanes * 4)) < 4 * CORES:
+    # elements along K, and columns, of a thread's block
+    grain, width = wide.grain, 4
+    if mode & 4:
+        grain, width = (8, 4) if along_k else (4, 8)
+    lanes = min(power_of_two(-(-depth // grain)), 16) if along_k else 8
+    # every lane has at least two blocks of K
+    while lanes < threads // 4 and depth >= 4 * grain * lanes and batch * -(-columns // (threads // lanes * width)) < 4 * CORES:
         lanes *= 2
-    groups = batch * -(-columns // (threads // lanes * 4))
+    groups = batch * -(-columns // (threads // lanes * width))
     splits = 1
     while (
         splits < MAX_SPLITS
@@ -77,8 +82,9 @@ def skinny_launch(
         and 2 * splits * batch * rows * columns <= SCRATCH_ELEMENTS
     ):
         splits *= 2
-    # quads of the few rows run along K whatever their strides
-    few_mode = few.mode(at)
-    spec = (threads, threads, power_of_two(rows), lanes, splits, mode, 0 if few_mode & 1 else few_mode)
-    grid = ceil_div(wide.rows, threads // lanes * 4) * sizes.z * splits
+    few_mode = few.mode(at) | few.octets(at) << 2
+    if few_mode & 1 and (rows < 4 or wide.grain > 4):
+        few_mode = 0  # too few rows for a quad of them
+    spec = (threads, threads, power_of_two(rows), lanes, splits, mode, few_mode, 1)
+    grid = ceil_div(wide.rows, threads // lanes * width) * sizes.z * splits
     return Launch(kernel(splits > 1), Variant(spec, grid_of(grid))), splits

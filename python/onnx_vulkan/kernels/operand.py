@@ -16,7 +16,7 @@ from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.kernels.indexing import offset_text
 from onnx_vulkan.program.ir import Instr, Value
 
-__all__ = ["Computed", "Matrix", "Operand", "accumulator", "merge_runs", "narrow", "quad_type", "reader"]
+__all__ = ["Computed", "Matrix", "Operand", "accumulator", "merge_runs", "narrow", "no_octets", "quad_type", "reader"]
 
 _QUADS = {
     "float": "vec4",
@@ -70,6 +70,11 @@ T4 {name}_quad_at(int i) {{ return T4({wide}); }}
 """
 
 
+def no_octets(name: str) -> str:
+    """The GLSL of an octet function that is never called."""
+    return f"T4[2] {name}_octet(int row, int k, int k_end) {{ return T4[2](T4(0), T4(0)); }}\n"
+
+
 class Operand(Protocol):
     """What the product kernels ask of an operand."""
 
@@ -88,8 +93,14 @@ class Operand(Protocol):
     def mode(self, at: At) -> int:
         """The MODE bits of the kernels: bit 0 when quads run along its own axis instead of K, bit 1 when they are vectors."""
 
+    def octets(self, at: At) -> bool:
+        """Whether eight elements of it along the axis of its quads are one load of 16 bytes."""
+
     def functions(self, params: Params, name: str) -> str:
         """The GLSL of ``{name}_begin(int z)`` and ``T4 {name}_quad(int row, int k, int k_end)``."""
+
+    def octet_function(self, params: Params, name: str) -> str:
+        """The GLSL of ``T4[2] {name}_octet(int row, int k, int k_end)``, for after that of :meth:`functions`."""
 
     def runs(self, params: Params) -> str:
         """The GLSL of ``W_RUN`` and what ``gemm_skinny.glsl`` wants with it; nothing where the grain is a quad."""
@@ -130,10 +141,17 @@ class Matrix:
         """
         row, k = abs(at(self.row)), abs(at(self.k))
         along_rows = (row < k and k != 1) or (row == k and at(self.depth) == 1)
+        return int(along_rows) | int(self._whole(at, 4, along_rows=along_rows)) << 1
+
+    def octets(self, at: At) -> bool:
+        """For 16-bit floats, as for the vectors of :meth:`mode`."""
+        return self.leaf.dtype in (DType.F16, DType.BF16) and self._whole(at, 8, along_rows=bool(self.mode(at) & 1))
+
+    def _whole(self, at: At, width: int, *, along_rows: bool) -> bool:
+        """Whether all runs of *width* elements along an axis are aligned and whole."""
         step, length, other = (self.row, self.rows, self.k) if along_rows else (self.k, self.depth, self.row)
         parts = [length, other, self.offset, *(s for _, s in self.batch)]
-        vector = step == 1 and at(length) >= 4 and all(is_multiple(at, e, 4) for e in parts)
-        return int(along_rows) | int(vector) << 1
+        return step == 1 and at(length) >= width and all(is_multiple(at, e, width) for e in parts)
 
     def functions(self, params: Params, name: str) -> str:
         """``{name}_begin(int z)`` and ``T4 {name}_quad(int row, int k, int k_end)``.
@@ -144,7 +162,7 @@ class Matrix:
         upper, rows, depth = name.upper(), params.word(self.rows), params.word(self.depth)
 
         def element(row: str, k: str) -> str:
-            return offset_text(params, [f"{name}_base", row, k], [1, self.row, self.k])
+            return self._element(params, name, row, k)
 
         return f"""{reader(params, name, self.leaf)}
 int {name}_base;
@@ -175,6 +193,28 @@ T4 {name}_quad(int row, int k, int k_end) {{
     return k < k_end ? q : T4(0);
 }}
 """
+
+    def octet_function(self, params: Params, name: str) -> str:
+        if self.leaf.dtype not in (DType.F16, DType.BF16):
+            return no_octets(name)
+        rows, depth = params.word(self.rows), params.word(self.depth)
+        pair = "vec2(unpackFloat2x16(x))" if self.leaf.dtype is DType.F16 else "uintBitsToFloat(uvec2(x << 16, x & 0xFFFF0000u))"
+        return f"""layout(buffer_reference, scalar, buffer_reference_align = 16) readonly restrict buffer {name}_Octets {{
+    uvec4 v[];
+}};
+vec2 {name}_pair(uint x) {{ return {pair}; }}
+T4[2] {name}_octet(int row, int k, int k_end) {{
+    int at = {name.upper()}_ALONG_K ? {self._element(params, name, f"min(row, {rows} - 1)", f"min(k, {depth} - 8)")}
+        : {self._element(params, name, f"min(row, {rows} - 8)", f"min(k, {depth} - 1)")};
+    uvec4 x = {name}_Octets({params.read(self.leaf)}).v[at >> 3];
+    if (k >= k_end) x = uvec4(0);
+    return T4[2](T4({name}_pair(x[0]), {name}_pair(x[1])), T4({name}_pair(x[2]), {name}_pair(x[3])));
+}}
+"""
+
+    def _element(self, params: Params, name: str, row: str, k: str) -> str:
+        """The index of an element in memory, after ``{name}_begin``."""
+        return offset_text(params, [f"{name}_base", row, k], [1, self.row, self.k])
 
     def _batch_offset(self, params: Params) -> str:
         runs = merge_runs(self.batch)
@@ -222,6 +262,12 @@ class Computed:
 
     def mode(self, at: At) -> int:
         return 0 if self.along_k else 1
+
+    def octets(self, at: At) -> bool:
+        return False
+
+    def octet_function(self, params: Params, name: str) -> str:
+        return no_octets(name)
 
     def _point(self) -> list[Lin]:
         return [Lin.var(n) if e != 1 else ZERO for n, e in zip(("k", "row"), self.value.shape, strict=True)]
