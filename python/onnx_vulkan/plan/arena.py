@@ -3,18 +3,86 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 __all__ = ["ALIGNMENT", "place"]
 
 ALIGNMENT = 256
 
+CLOSE = 1.02
+"""An arena this close to the most bytes that live at once is good enough."""
+MANY = 1000
+"""Of more values than these only one order is tried: each costs the square of their number."""
 
-def place(intervals: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
+Interval = tuple[int, int, int]
+
+
+def place(intervals: Sequence[Interval]) -> tuple[list[int], int]:
     """Offsets for ``(bytes, first, last)`` intervals, whose lifetimes are closed ranges of positions, and the total size.
 
-    Best fit over a list of free gaps in order of time; two intervals overlap in memory only if they never live together.
+    Two intervals overlap in memory only if they never live together. Three orders of placing are tried until one is close to the
+    least that there can be: by time (a chain of layers), by size, and by how full the moment is that an interval lives in.
     """
+    aligned = [(-(-max(size, 1) // ALIGNMENT) * ALIGNMENT, first, last) for size, first, last in intervals]
+    live = _live(aligned)
+    enough = CLOSE * max(live, default=0)
+    best = _by_time(aligned)
+    if best[1] <= enough or len(aligned) > MANY:
+        return best
+    everyone = range(len(aligned))
+    breadth = [max(live[first : last + 1]) for _, first, last in aligned]
+    orders = (
+        sorted(everyone, key=lambda n: (-aligned[n][0], aligned[n][1])),
+        sorted(everyone, key=lambda n: (-breadth[n], -aligned[n][0])),
+    )
+    for order in orders:
+        other = _in_order(aligned, order)
+        if other[1] < best[1]:
+            best = other
+        if best[1] <= enough:
+            break
+    return best
+
+
+def _live(intervals: Sequence[Interval]) -> list[int]:
+    """The bytes that live at each position."""
+    change = [0] * (max((last for _, _, last in intervals), default=-1) + 2)
+    for size, first, last in intervals:
+        change[first] += size
+        change[last + 1] -= size
+    total, live = 0, []
+    for by in change[:-1]:
+        total += by
+        live.append(total)
+    return live
+
+
+def _in_order(intervals: Sequence[Interval], order: Iterable[int]) -> tuple[list[int], int]:
+    """Place one after the other, each in the tightest gap among those placed before that live with it."""
+    offsets = [0] * len(intervals)
+    placed: list[tuple[int, int, int, int]] = []  # (offset, end, first, last), sorted
+    top = 0
+    for n in order:
+        size, first, last = intervals[n]
+        at, tightest, end = -1, 0, 0
+        for offset, its_end, its_first, its_last in placed:
+            if its_first > last or its_last < first:
+                continue
+            gap = offset - end
+            if gap >= size and (at < 0 or gap < tightest):
+                at, tightest = end, gap
+            if its_end > end:
+                end = its_end
+        if at < 0:
+            at = end
+        offsets[n] = at
+        insort(placed, (at, at + size, first, last))
+        top = max(top, at + size)
+    return offsets, top
+
+
+def _by_time(intervals: Sequence[Interval]) -> tuple[list[int], int]:
+    """Best fit over a list of free gaps in order of time."""
     offsets = [0] * len(intervals)
     order = sorted(range(len(intervals)), key=lambda n: (intervals[n][1], -intervals[n][0]))
     living: list[tuple[int, int, int]] = []  # (last, offset, bytes), sorted
@@ -22,7 +90,6 @@ def place(intervals: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
     top = 0
     for n in order:
         size, first, last = intervals[n]
-        size = -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
         while living and living[0][0] < first:
             _, offset, freed = living.pop(0)
             _release(gaps, offset, freed)
