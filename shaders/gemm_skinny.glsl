@@ -18,11 +18,14 @@
 //   void store(int z, int r, int n, int split, T acc)
 // With W_RUN defined, W lies along K in blocks of one scale, and a lane takes W_RUN quads of a block at a time:
 //   W_BLOCK w_block(int n, int k, int k_end)    what is loaded for the 4 * W_RUN elements from k on; its scale is 0 from k_end on
-//   T4 w_values(W_BLOCK w, int j)               quad j of them, before the scale
+//   T4 w_values(W_BLOCK w, int j)               quad j of them, before the scale; j is constant once loops are unrolled
+//   W_WORD                                      the quads in a word of a block
+//   void w_advance(inout W_BLOCK w)             makes the next word the first
 
 #ifdef W_RUN
 const int GRAIN = 4 * W_RUN;
 const int W_QUADS = 1;
+const int AT_ONCE = ROWS <= 4 ? W_RUN : W_WORD;
 #else
 const int W_QUADS = W_OCTET ? 2 : 1;               // quads in a load of W
 const int GRAIN = W_ALONG_K ? 4 * W_QUADS : 4;     // elements along K of a block
@@ -62,15 +65,19 @@ void main() {
         [[unroll]] for (int c = 0; c < 4; c++) w[c] = w_block(n0 + column + c * COLUMN_LANES, k, k_end);
         T4 part[ROWS];
         [[unroll]] for (int r = 0; r < ROWS; r++) part[r] = T4(0);
-        [[unroll]] for (int j = 0; j < W_RUN; j++) {
-            T4 q[4];
-            [[unroll]] for (int c = 0; c < 4; c++) q[c] = w_values(w[c], j);
-            [[unroll]] for (int r = 0; r < ROWS; r++) {
-                T4 f = f_quad(r, k + 4 * j, k_end);
-                [[unroll]] for (int c = 0; c < 4; c++) {
-                    [[unroll]] for (int i = 0; i < 4; i++) part[r][c] = MAD(f[i], q[c][i], part[r][c]);
+        // many rows are enough work to hide a loop, and unrolled a driver takes long to compile them
+        [[dont_unroll]] for (int j0 = 0; j0 < W_RUN; j0 += AT_ONCE) {
+            [[unroll]] for (int j = 0; j < AT_ONCE; j++) {
+                T4 q[4];
+                [[unroll]] for (int c = 0; c < 4; c++) q[c] = w_values(w[c], j);
+                [[unroll]] for (int r = 0; r < ROWS; r++) {
+                    T4 f = f_quad(r, k + 4 * (j0 + j), k_end);
+                    [[unroll]] for (int c = 0; c < 4; c++) {
+                        [[unroll]] for (int i = 0; i < 4; i++) part[r][c] = MAD(f[i], q[c][i], part[r][c]);
+                    }
                 }
             }
+            [[unroll]] for (int c = 0; c < 4; c++) w_advance(w[c]);
         }
         T4 scale = T4(w[0].scale, w[1].scale, w[2].scale, w[3].scale);
         [[unroll]] for (int r = 0; r < ROWS; r++) acc[r] = MAD(scale, part[r], acc[r]);

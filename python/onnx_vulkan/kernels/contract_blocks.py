@@ -78,12 +78,21 @@ class PackedMatrix:
         return no_octets(name)
 
     def _values(self) -> str:
-        """A T4 of the lowest four elements of ``word``, before the scale; ``zero`` is their zero point."""
+        """A T4 of the lowest four elements of ``word``, before the scale; ``zero`` is their zero point.
+
+        An element among the low bits of a float of 2^23 stands for itself times its place. So one operation takes it out of the
+        word, and an exact fma makes it a number and subtracts a whole zero point.
+        """
         if self.table is not None:
             return f"T4({', '.join(f'W_TABLE[(word >> {i}) & 15u]' for i in (4, 0, 12, 8))})"
+        bits = [i * self.bits for i in range(4)]
         mask = (1 << self.bits) - 1
-        fields = ", ".join(f"(word >> {i * self.bits}) & {mask}u" if i else f"word & {mask}u" for i in range(4))
-        return f"T4(uvec4({fields})) - zero"
+        fields = ", ".join(f"{'word >> 16' if bit & 16 else 'word'} & {mask << (bit & 15)}u" for bit in bits)
+        units = ", ".join(repr(0.5 ** (bit & 15)) for bit in bits)
+        ones = ", ".join(repr(2.0 ** (23 - (bit & 15))) for bit in bits)
+        whole = self.zero_points is None or self.zero_points.dtype is DType.U8
+        number = f"fma(uintBitsToFloat(uvec4({fields}) | 0x4B000000u), T4({units}), -T4({ones}){' - zero' if whole else ''})"
+        return number if whole else f"{number} - zero"
 
     def _table(self) -> str:
         """The declaration of ``W_TABLE``, where the elements stand for numbers of a table."""
@@ -97,7 +106,9 @@ class PackedMatrix:
         vector = f"uvec{words}" if words > 1 else "uint"
         blocks, shift = params.word(self.blocks), params.word(self.shift)
         part = f"w.bits[j * {4 * bits} >> 5]" if words > 1 else "w.bits"
+        advanced = {1: "w.bits", 2: "w.bits.yx", 4: "w.bits.yzwx"}[words]
         return f"""#define W_RUN {grain // 4}
+#define W_WORD {8 // bits}
 layout(buffer_reference, scalar, buffer_reference_align = {4 * words}) readonly restrict buffer w_Runs {{
     {vector} v[];
 }};
@@ -121,6 +132,7 @@ T4 w_values(W_BLOCK w, int j) {{
     T zero = w.zero;
     return {self._values()};
 }}
+void w_advance(inout W_BLOCK w) {{ w.bits = {advanced}; }}
 """
 
     def _scale(self, params: Params, blocks: str) -> str:
