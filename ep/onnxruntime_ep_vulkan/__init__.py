@@ -15,7 +15,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onnxruntime_ep_vulkan.sessions import SessionStats
+    from onnxruntime_ep_vulkan.sessions import EpSession, SessionStats
 
 __all__ = [
     "assert_on_vulkan",
@@ -23,6 +23,7 @@ __all__ = [
     "get_ep_names",
     "get_library_path",
     "register",
+    "session_blocks",
     "session_stats",
     "unregister",
 ]
@@ -97,6 +98,17 @@ def session_stats(session: Any) -> SessionStats:
 
     Raises LookupError when the session does not have VulkanEP, for example because ONNX Runtime has fallen back to the CPU.
     """
+    return _ours(session).stats()
+
+
+def session_blocks(session: Any) -> list[Any]:
+    """The blocks (``onnx_vulkan.engine.block.Block``) of an ``onnxruntime.InferenceSession``, for profiles; raises LookupError as
+    :func:`session_stats` does."""
+    return _ours(session).running_blocks()
+
+
+def _ours(session: Any) -> EpSession:
+    """Our part of a session of ONNX Runtime's."""
     from onnxruntime_ep_vulkan import callbacks, sessions
 
     # ORT gives no way from its session to our part of it, but it passes dynamic options through.
@@ -112,7 +124,7 @@ def session_stats(session: Any) -> SessionStats:
             "onnxruntime_ep_vulkan first, ask for it with providers=['VulkanEP'], and pass enable_fallback=0 so that ONNX "
             "Runtime raises errors instead of falling back."
         )
-    return found.stats()
+    return found
 
 
 def assert_on_vulkan(session: Any) -> SessionStats:

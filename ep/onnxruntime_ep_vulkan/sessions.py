@@ -117,6 +117,10 @@ class EpSession:
             inner.unfolded = True
         return _Compiled(block, whole, abi.text(lib.OrtApi_Node_GetOperatorType, fused))
 
+    def running_blocks(self) -> list[Any]:
+        """The blocks that ORT runs."""
+        return [c.block for c in self.blocks.values() if not c.unfolded]
+
     def stats(self) -> SessionStats:
         """The counters of this session's blocks, added up."""
         total = SessionStats(devices.label(self.device), offered_nodes=self.offered, refusals=list(self.refusals))

@@ -1,4 +1,6 @@
-"""The command line: ``onnx-vulkan inspect | run | prepare | doctor | devices``. Options and exit codes; the work is next door.
+"""The command line: ``onnx-vulkan inspect | run | profile | prepare | doctor | devices``.
+
+Options and exit codes are here; the work is next door.
 
 Every command says its verdict in one line on stderr and, when stdout is no terminal, prints JSON there. Exit codes: 0 good,
 1 failed or beyond tolerance, 2 the model cannot run on Vulkan. Heavy imports happen inside the commands.
@@ -126,6 +128,50 @@ def run(
         say(running.refused_text(e, model.name))
         raise typer.Exit(CANNOT_RUN) from None
     deliver(data, lambda: running.show(data), report_json)
+    say(verdict)
+    raise typer.Exit(code)
+
+
+@app.command()
+def profile(
+    model: ModelOrBundle,
+    dim: Dims = None,
+    input: Inputs = None,
+    backend: Annotated[str, typer.Option(help="standalone, or ep: through ONNX Runtime.")] = "standalone",
+    runs: Annotated[int, typer.Option(min=1, help="How many runs without timestamps, and how many with them.")] = 10,
+    device: DeviceOption = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", help="NAME=VALUE: a provider option (see the README). Repeatable.", show_default=False),
+    ] = None,
+    ceiling: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ceiling",
+            help="NAME=NUMBER: a rate that is known and not measured: memory (GB/s), launch (us), f32 (Gop/s). Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    serial: Annotated[bool, typer.Option(help="Run each kernel alone, for exact times of those that overlap.")] = False,
+    top: Annotated[int, typer.Option(min=1, help="How many kernels the table shows.")] = 20,
+    trace: Annotated[Path | None, typer.Option(help="Write a trace for Chrome or Perfetto.", show_default=False)] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with time line and roofline.", show_default=False)] = None,
+    report_json: Report = None,
+) -> None:
+    """Profile a model on Vulkan: time, work and share of the roofline of each kernel, and where the host's time goes."""
+    from onnx_vulkan.cli import profiling
+    from onnx_vulkan.cli.running import read_pairs, refused_text
+
+    if backend not in ("ep", "standalone"):
+        raise typer.BadParameter(f"--backend is ep or standalone, not {backend}.")
+    request = _request(model, dim, input, backend=backend, runs=runs, device=device)
+    options = {**read_pairs("--option", option or []), **({"barrier_everywhere": "on"} if serial else {})}
+    try:
+        data, code, verdict = profiling.profile_model(request, options, profiling.read_ceilings(ceiling or []), trace, html)
+    except RefusedError as e:
+        say(refused_text(e, model.name))
+        raise typer.Exit(CANNOT_RUN) from None
+    deliver(data, lambda: profiling.show(data, top) if code == GOOD else None, report_json)
     say(verdict)
     raise typer.Exit(code)
 

@@ -20,7 +20,7 @@ from onnx_vulkan.errors import DeviceError, InvalidInput, OnnxVulkanError
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.packing import pack, unpack
 
-__all__ = ["Side", "cpu_side", "ep_side", "standalone_side", "take_turns"]
+__all__ = ["Side", "cpu_side", "ep_side", "ort_runner", "ort_session", "standalone_side", "take_turns"]
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -68,7 +68,8 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
-def _ort_session(path: Path, what: str, **kwargs: Any) -> Any:
+def ort_session(path: Path, what: str, **kwargs: Any) -> Any:
+    """A session of ONNX Runtime's; *what* runs the model, for messages."""
     ort = _onnxruntime()
     options = ort.SessionOptions()
     options.log_severity_level = 3  # its warnings about the model's own shape hints are not about us
@@ -105,7 +106,8 @@ def _ort_array(value: Any) -> Array:
     return unpack(data, dtype, value.shape())
 
 
-def _ort_runner(session: Any, graph: Graph, feeds: Feeds, what: str) -> Callable[[], dict[str, Array]]:
+def ort_runner(session: Any, graph: Graph, feeds: Feeds, what: str) -> Callable[[], dict[str, Array]]:
+    """What runs the session once, on values of any element type, and gives its outputs by name."""
     edges = [graph.types.get(name) for name in (*graph.inputs, *graph.outputs)]
     beyond = any(t is not None and t.dtype in _BEYOND_NUMPY for t in edges)
 
@@ -126,17 +128,17 @@ def _ort_runner(session: Any, graph: Graph, feeds: Feeds, what: str) -> Callable
 
 def cpu_side(path: Path, graph: Graph, feeds: Feeds) -> Side:
     """The model on ONNX Runtime's CPU EP: the reference."""
-    session = _ort_session(path, "ONNX Runtime's CPU EP", providers=["CPUExecutionProvider"])
-    return Side(_ort_runner(session, graph, feeds, "ONNX Runtime's CPU EP"), dict)
+    session = ort_session(path, "ONNX Runtime's CPU EP", providers=["CPUExecutionProvider"])
+    return Side(ort_runner(session, graph, feeds, "ONNX Runtime's CPU EP"), dict)
 
 
 def ep_side(path: Path, graph: Graph, feeds: Feeds, device: str | None) -> Side:
     import onnxruntime_ep_vulkan as ep
 
     options = {"device": device} if device else {}
-    session = _ort_session(path, "VulkanEP", providers=[("VulkanEP", options)], enable_fallback=0)
+    session = ort_session(path, "VulkanEP", providers=[("VulkanEP", options)], enable_fallback=0)
     # Raises where ORT quietly made a session without us, or we claimed nothing.
-    runner = _ort_runner(session, graph, feeds, "VulkanEP")
+    runner = ort_runner(session, graph, feeds, "VulkanEP")
     outputs = runner()
     try:
         first = ep.assert_on_vulkan(session)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from onnx_vulkan.codegen.kernel import Kernel
+from onnx_vulkan.codegen.kernel import Kernel, Launch, Step
 from onnx_vulkan.collector import collector_paused
 from onnx_vulkan.device import Device, Memory, ReplayBlock, Request, Shader
 from onnx_vulkan.dims import Dim, Scope
@@ -32,7 +32,7 @@ from onnx_vulkan.plan.verify import verify_plan
 from onnx_vulkan.program.fold import constant_name
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["Block", "DeviceLimits"]
+__all__ = ["Block", "DeviceLimits", "Planned"]
 
 FEW = 2
 """A plan is at hand when no more pipelines than these are missing (its copies of inputs and outputs, say: small kernels)."""
@@ -46,6 +46,15 @@ PAUSE = 0.001
 """Seconds between two shaders compiled in the background, for threads that wait for the interpreter's lock."""
 PROMOTION_SHARE = 0.25
 """The most of the device's memory that the arena of a plan with run-time dims may take on our own initiative."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What the dispatches of a plan are, for profiles: in order, each with the step that it is of (None: a copy of an input or
+    output). ``request`` is what the plan was made from."""
+
+    request: PlanRequest
+    dispatches: tuple[tuple[Launch, Step | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,7 @@ class Block:
         self.promotion = Promotion(self.options)
         choice = self.options.compile_ahead
         self.compile_ahead = choice == "on" or (choice == "auto" and device.info.kind != "cpu")
+        self.planned: Planned | None = None  # the plan that was made last
         self._planned_ahead: set[object] = set()
         self.warm: deque[tuple[Structure, dict[str, int]]] = deque(maxlen=64)
         self._lock = threading.RLock()
@@ -209,6 +219,7 @@ class Block:
         tables, accesses = draft.finish()
         if os.environ.get("ONNX_VULKAN_VERIFY_PLANS") == "1":
             verify_plan(tables.commands, accesses)
+        self.planned = Planned(draft.q, tuple((launch, draft.step_of.get(launch.kernel)) for launch in draft.dispatched))
         return tables
 
     def request(self, structure: Structure, numbers: Mapping[str, int], runtime: Mapping[str, int]) -> PlanRequest:

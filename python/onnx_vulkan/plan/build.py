@@ -164,7 +164,11 @@ class _Numbers:
 
 
 class PlanDraft:
-    """A plan whose variants and places are chosen. ``wanted`` are its pipelines; :meth:`finish` makes them and the tables."""
+    """A plan whose variants and places are chosen. ``wanted`` are its pipelines; :meth:`finish` makes them and the tables.
+
+    ``dispatched`` are then the launches in the order of the plan's dispatches; ``step_of`` tells whose a kernel is (copies of
+    inputs and outputs are the plan's own).
+    """
 
     def __init__(self, request: PlanRequest):
         self.q = request
@@ -180,6 +184,8 @@ class PlanDraft:
         self.output_of: dict[Value, int] = {}
         self.results: list[Value] = []
         self.launches: list[Launch] = []
+        self.step_of: dict[Kernel, Step] = {}
+        self.dispatched: list[Launch] = []
         self.encoder = Encoder(self.symbols)
         self.bound: dict[Extent, Extent] = {}
         for e, node in request.counted.items():
@@ -245,7 +251,9 @@ class PlanDraft:
         for step in self.q.steps:
             if all(self.bytes_of(v) == 0 for v in step.writes):
                 continue
-            self.launches.extend(step.launches(self.choice, self.q.limits))
+            launches = step.launches(self.choice, self.q.limits)
+            self.launches.extend(launches)
+            self.step_of.update((launch.kernel, step) for launch in launches)
         read = {self.base(v) for launch in self.launches for v in launch.kernel.reads}
         for n, i in enumerate(self.q.inputs):
             if self.comes_by_copy(i.value) and i.value in read:
@@ -387,6 +395,7 @@ class PlanDraft:
 
     def dispatch(self, launch: Launch, pipeline: int, record: bool) -> None:
         t = self.t
+        self.dispatched.append(launch)
         label = t.labels.setdefault(launch.kernel.label, len(t.labels))
         if record:
             t.record += bytes(-len(t.record) % 8)
