@@ -120,11 +120,10 @@ void main() {{
 """
 
 
-_GLSL = {"f16": "float16_t", "bf16": "bfloat16_t", "f32": "float", "f64": "double", "s8": "int8_t", "u8": "uint8_t"}
+_GLSL = {"f16": "float16_t", "bf16": "bfloat16_t", "f32": "float", "s8": "int8_t", "u8": "uint8_t"}
 _GLSL |= {"s32": "int32_t", "u32": "uint32_t"}
 _MATRIX_EXTENSIONS = {
     "f16": "GL_EXT_shader_explicit_arithmetic_types_float16",
-    "f64": "GL_EXT_shader_explicit_arithmetic_types_float64",
     "bf16": "GL_EXT_bfloat16",
     "s8": "GL_EXT_shader_explicit_arithmetic_types_int8",
     "u8": "GL_EXT_shader_explicit_arithmetic_types_int8",
