@@ -124,6 +124,13 @@ def test_a_guard_holds_exactly_where_the_answer_is_the_same(one, two, numbers, o
         assert all(guard.holds(others) for guard in scope.guards) == agrees
 
 
+def test_equal_extents_are_one_object():
+    assert (A + B) * 2 - B is 2 * A + B
+    assert (A * B + 7) // 3 is (7 + B * A) // 3
+    assert substitute(A * B, {"a": B, "b": A}) is A * B
+    assert A * B is not A + B
+
+
 def test_numbers_stay_numbers():
     assert A - A == 0 and isinstance(A - A, int)
     assert (A * 6) // 3 == A * 2

@@ -31,6 +31,33 @@ def test_a_known_shader_makes_nothing(device: Device) -> None:
     assert after["pipeline_hits"] == before["pipeline_hits"] + 3
 
 
+def test_kernels_of_equal_text_are_one_pipeline(device: Device) -> None:
+    first, second = device.pipelines([replace(SCALE, label=name) for name in ("layer 1", "layer 2")])
+    assert first == second
+
+
+def test_idle_pipelines_go_and_held_ones_stay(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnx_vulkan.device.pipelines.IDLE_KEPT", 0)
+    device.lease_pipelines().release()  # what other tests left
+    monkeypatch.setattr("onnx_vulkan.device.pipelines.IDLE_KEPT", 2)
+    variants = [replace(SCALE, spec=(n,)) for n in range(201, 207)]
+    mine, other = device.lease_pipelines(), device.lease_pipelines()
+    handles = mine.get(variants)
+    assert other.get(variants[:1]) == handles[:1]
+    before = device.counters()
+    mine.release()
+    after = device.counters()
+    assert after["pipelines_evicted"] == before["pipelines_evicted"] + 3  # five idle ones, two are kept
+    assert after["live_pipelines"] == before["live_pipelines"] - 3
+    assert len(device.pipelines_missing(variants)) == 3
+    assert other.get(variants[:1]) == handles[:1]
+    assert len(set(mine.get(variants))) == 6  # those that went are made again
+    assert device.counters()["pipelines_created"] == before["pipelines_created"] + 3
+    before = device.counters()
+    del mine, other  # a lease ends with its last reference
+    assert device.counters()["pipelines_evicted"] == before["pipelines_evicted"] + 4
+
+
 @pytest.mark.parametrize("local", [1, 32, 256])
 def test_specialization_and_push_constants(device: Device, local: int) -> None:
     x = np.arange(1000, dtype=np.float32)

@@ -13,6 +13,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx_vulkan import Session
+from onnx_vulkan.collector import collector_paused
+from onnx_vulkan.device import Device
 from onnx_vulkan.errors import InvalidInput, ModelError, OutOfDeviceMemory, ShapeMismatch
 
 X = np.float32([[1, -2, 3]])
@@ -68,6 +70,41 @@ def test_a_closed_session_says_so(use: Callable[[Session], Any]) -> None:
     session.close()
     with pytest.raises(InvalidInput, match="session was closed"):
         use(session)
+
+
+def test_pipelines_of_closed_sessions_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnx_vulkan.device.pipelines.IDLE_KEPT", 0)
+
+    def alive() -> int:
+        return Device.get().counters()["live_pipelines"]
+
+    gc.collect()
+    first, second = Session.load(_model()), Session.load(_model())
+    start = alive()
+    for session in (first, second):
+        session.run({"x": X})
+    assert alive() > start
+    first.close()
+    assert (second.run({"x": np.ones((7, 3), np.float32)})["y"] == 1).all()
+    second.close()
+    assert alive() <= start
+    with Session.load(_model()) as again:
+        assert (again.run({"x": X})["y"] == np.maximum(X, 0)).all()
+
+
+def test_planning_leaves_the_collector_as_it_was() -> None:
+    """Meanwhile no collection begins, whatever thread plans."""
+    assert gc.isenabled()
+    with collector_paused(), collector_paused():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with collector_paused():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from onnx_vulkan.device.info import DeviceInfo, Instance, choose, enabled_extens
 from onnx_vulkan.device.memory import Memory, MemoryKind, MemoryLimit, WeightStore, allocate, content_key
 from onnx_vulkan.device.native import check as check_native
 from onnx_vulkan.device.native import ffi, lib
-from onnx_vulkan.device.pipelines import PipelineCache, Shader
+from onnx_vulkan.device.pipelines import PipelineCache, PipelineLease, Shader
 from onnx_vulkan.errors import DeviceError
 
 __all__ = ["Device"]
@@ -132,9 +132,14 @@ class Device:
         return self._weights.get(b"made:" + key, make)
 
     def pipelines(self, shaders: Sequence[Shader]) -> builtins.list[int]:
-        """VkPipeline handles; known ones cost a dictionary look-up."""
+        """VkPipeline handles, which stay for good; known ones cost a dictionary look-up."""
         self._check_process()
         return self._pipelines.get(shaders)
+
+    def lease_pipelines(self) -> PipelineLease:
+        """A lease, for pipelines that may go once their user has gone."""
+        self._check_process()
+        return PipelineLease(self._pipelines)
 
     def compile_glsl(self, shader: Shader) -> None:
         """Have a shader's SPIR-V in the cache. The compiler holds the interpreter's lock: one call stops every other thread."""
@@ -176,6 +181,8 @@ class Device:
             "spirv_hits": compile.counters.spirv_hits,
             "pipelines_created": self._pipelines.pipelines_created,
             "pipeline_hits": self._pipelines.pipeline_hits,
+            "pipelines_evicted": self._pipelines.pipelines_evicted,
+            "live_pipelines": len(self._pipelines),
             "shared_weights": len(self._weights),
         }
         return counts

@@ -17,11 +17,12 @@ from onnx_vulkan.device import compile
 from onnx_vulkan.device.api import check, load
 from onnx_vulkan.errors import DeviceError
 
-__all__ = ["PUSH_BYTES", "PipelineCache", "Shader"]
+__all__ = ["PUSH_BYTES", "PipelineCache", "PipelineLease", "Shader"]
 
 PUSH_BYTES = 128  # what every device has; what does not fit goes into a record
 SAVE_AFTER = 2.0  # seconds between writes of the cache file
 WAIT_FOR_OTHERS = 0.5  # seconds to wait for another process that writes it
+IDLE_KEPT = 2048  # pipelines kept although no block that is open uses them
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,31 +41,68 @@ class Shader:
     full_subgroups: bool = False
 
 
+class PipelineLease:
+    """The pipelines that one block uses: none of them is destroyed before :meth:`release`, or the end of this object.
+
+    By then whatever was recorded with them must not be submitted any more.
+    """
+
+    def __init__(self, cache: PipelineCache):
+        self._cache = cache
+        self._held: set[Shader] = set()
+
+    def get(self, shaders: Sequence[Shader]) -> list[int]:
+        """One VkPipeline for each shader, as :meth:`PipelineCache.get`."""
+        return self._cache.get(shaders, self._held)
+
+    def release(self) -> None:
+        """Give all of them back."""
+        self._cache.give_back(self._held)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # at interpreter exit
+            self.release()
+
+
 class PipelineCache:
-    """The pipelines of one device. ``pipelines_created`` and ``pipeline_hits`` count."""
+    """The pipelines of one device. ``pipelines_created``, ``pipeline_hits`` and ``pipelines_evicted`` count.
+
+    Those that no lease holds are kept until ``IDLE_KEPT`` are, then the one given back longest ago goes.
+    """
 
     def __init__(self, device: Any, identity: str, features: frozenset[str]):
         self._device = device  # the VkDevice
         self._features = features
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a collected lease gives up in whatever thread
         self._made: dict[Shader, Future[int]] = {}
+        self._holders: dict[Shader, int] = {}
+        self._idle: dict[Shader, None] = {}  # the one given back longest ago first
         self._pool: ThreadPoolExecutor | None = None
         self._path = compile.cache_dir() / "pipelines" / f"{identity}.bin"
         self._saved = time.monotonic()
         self._unsaved = False
         self.pipelines_created = 0
         self.pipeline_hits = 0
+        self.pipelines_evicted = 0
         self.layout = self._make_layout()
         self.cache = self._make_cache(compile.unsealed(self._path) or b"")
         atexit.register(self.save)
 
-    def get(self, shaders: Sequence[Shader]) -> list[int]:
-        """One VkPipeline for each shader; those that do not exist yet are made in parallel."""
+    def get(self, shaders: Sequence[Shader], held: set[Shader] | None = None) -> list[int]:
+        """One VkPipeline for each shader; those that do not exist yet are made in parallel.
+
+        *held*: the set of a lease, which they join; without one they are kept for good.
+        """
         missing: list[tuple[Shader, Future[int]]] = []
         with self._lock:
             futures = []
             for shader in shaders:
+                if held is None or shader not in held:
+                    self._holders[shader] = self._holders.get(shader, 0) + 1
+                    self._idle.pop(shader, None)
+                    if held is not None:
+                        held.add(shader)
                 future = self._made.get(shader)
                 if future is None:
                     future = self._made[shader] = Future()
@@ -83,6 +121,29 @@ class PipelineCache:
         if missing and time.monotonic() - self._saved > SAVE_AFTER:
             self.save()
         return result
+
+    def give_back(self, held: set[Shader]) -> None:
+        """Take back what a lease holds, and destroy what has been idle for longest."""
+        with self._lock:
+            while held:
+                shader = held.pop()
+                self._holders[shader] -= 1
+                if not self._holders[shader]:
+                    del self._holders[shader]
+                    self._idle[shader] = None
+            vk = load()
+            for shader in [*self._idle][: max(len(self._idle) - IDLE_KEPT, 0)]:
+                future = self._made.get(shader)
+                if future is not None and not future.done():
+                    continue  # somebody is at work on it whose block was closed meanwhile
+                del self._idle[shader]
+                if future is not None:
+                    del self._made[shader]
+                    vk.lib.vkDestroyPipeline(self._device, vk.ffi.cast("VkPipeline", future.result()), vk.ffi.NULL)
+                    self.pipelines_evicted += 1
+
+    def __len__(self) -> int:
+        return len(self._made)
 
     def missing(self, shaders: Sequence[Shader]) -> list[Shader]:
         """Those that do not exist yet, each once: :meth:`get` would compile them or wait for somebody."""

@@ -89,6 +89,7 @@ class Block:
         self.structures: list[Structure] = []
         self.folded: dict[str, Value] = {}
         self.weights: dict[str, Memory] = {}
+        self.lease = device.lease_pipelines()
         self.promotion = Promotion(self.options)
         choice = self.options.compile_ahead
         self.compile_ahead = choice == "on" or (choice == "auto" and device.info.kind != "cpu")
@@ -300,11 +301,11 @@ class Block:
             yield
             if self.replay.native is None:
                 return
-            self.device.pipelines(shaders[n : n + PIECE])
+            self.lease.get(shaders[n : n + PIECE])
 
     def pipelines(self, wanted: Sequence[tuple[Kernel, tuple[int, ...], bool]]) -> list[int]:
         """Pipeline handles for kernels in given variants."""
-        return self.device.pipelines(self.shaders(wanted))
+        return self.lease.get(self.shaders(wanted))
 
     def shaders(self, wanted: Sequence[tuple[Kernel, tuple[int, ...], bool]]) -> list[Shader]:
         """Kernels in given variants as the device knows them."""
@@ -354,5 +355,6 @@ class Block:
             for memory in self.weights.values():
                 memory.free()
             self.weights.clear()
+            self.lease.release()
         if self._limit is not None:
             self._limit.release()
