@@ -33,8 +33,8 @@ class Contender(ABC):
         return None
 
     @abstractmethod
-    def open(self, path: Path, torchvision: str, feeds: Feeds) -> None:
-        """Load the model. Raises with a sentence when this side cannot run it."""
+    def open(self, path: Path, torchvision: str, feeds: Feeds, options: Mapping[str, str]) -> None:
+        """Load the model; *options* are this engine's. Raises with a sentence when this side cannot run it."""
 
     @abstractmethod
     def run(self, feeds: Feeds) -> Outputs:
@@ -64,14 +64,14 @@ class OrtCpu(Contender):
     on_gpu = False
     session: Any = None
 
-    def _session(self, path: Path) -> Any:
+    def _session(self, path: Path, options: Mapping[str, str]) -> Any:
         import onnxruntime
 
         return onnxruntime.InferenceSession(str(path), _quiet(), providers=["CPUExecutionProvider"])
 
-    def open(self, path: Path, torchvision: str, feeds: Feeds) -> None:
+    def open(self, path: Path, torchvision: str, feeds: Feeds, options: Mapping[str, str]) -> None:
         self.session = None
-        self.session = self._session(path)
+        self.session = self._session(path, options)
 
     def run(self, feeds: Feeds) -> Outputs:
         return list(self.session.run(None, dict(feeds)))
@@ -87,11 +87,12 @@ class OrtVulkan(OrtCpu):
     label = "ours, VulkanEP"
     on_gpu = True
 
-    def _session(self, path: Path) -> Any:
+    def _session(self, path: Path, options: Mapping[str, str]) -> Any:
         import onnxruntime
         import onnxruntime_ep_vulkan
 
-        session = onnxruntime.InferenceSession(str(path), _quiet(), providers=["VulkanEP"], enable_fallback=0)
+        providers = [("VulkanEP", dict(options))]
+        session = onnxruntime.InferenceSession(str(path), _quiet(), providers=providers, enable_fallback=0)
         self._assert_on_vulkan = onnxruntime_ep_vulkan.assert_on_vulkan
         return session
 
@@ -109,11 +110,11 @@ class Standalone(Contender):
     label = "ours, standalone"
     session: Any = None
 
-    def open(self, path: Path, torchvision: str, feeds: Feeds) -> None:
+    def open(self, path: Path, torchvision: str, feeds: Feeds, options: Mapping[str, str]) -> None:
         import onnx_vulkan
 
         self.close()
-        self.session = onnx_vulkan.Session.load(path)
+        self.session = onnx_vulkan.Session.load(path, options=options)
 
     def run(self, feeds: Feeds) -> Outputs:
         return list(self.session.run(feeds).values())
@@ -121,7 +122,8 @@ class Standalone(Contender):
     def facts(self, feeds: Feeds) -> dict[str, Any]:
         from benchmark.counters import gpu_ms, steady_facts
 
-        return {**steady_facts(lambda: self.run(feeds)), "gpu_ms": gpu_ms(self.session, feeds)}
+        peak = self.session.device.counters()["peak_bytes"]  # before anything is measured that a user would not do
+        return {**steady_facts(lambda: self.run(feeds)), "gpu_ms": gpu_ms(self.session, feeds), "peak_bytes": peak}
 
     def close(self) -> None:
         if self.session is not None:
@@ -142,7 +144,7 @@ class OrtWebGpu(OrtCpu):
             return "the package onnxruntime-ep-webgpu is not installed"
         return None
 
-    def _session(self, path: Path) -> Any:
+    def _session(self, path: Path, options: Mapping[str, str]) -> Any:
         import onnxruntime
         import onnxruntime_ep_webgpu
 
@@ -152,17 +154,21 @@ class OrtWebGpu(OrtCpu):
         devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
         if not devices:
             raise RuntimeError("the WebGPU EP finds no device on this machine")
-        options = _quiet()
-        options.add_provider_for_devices(devices[:1], {})
-        return onnxruntime.InferenceSession(str(path), options)
+        settings = _quiet()
+        settings.add_provider_for_devices(devices[:1], {})
+        return onnxruntime.InferenceSession(str(path), settings)
 
 
 class TorchGraph(Contender):
-    """torchvision's model of the same architecture (random weights) as a CUDA graph: GPU replay and wait, no copies."""
+    """torchvision's model of the same architecture (random weights) as a CUDA graph: GPU replay and wait, no copies.
+
+    Its precision is that of the input, its memory layout (contiguous or channels last) the faster one.
+    """
 
     name = "torch"
     label = "torch CUDA graph"
     tf32 = False
+    graph: Any = None
 
     @classmethod
     def missing(cls) -> str | None:
@@ -173,17 +179,28 @@ class TorchGraph(Contender):
 
         return None if torch.cuda.is_available() else "torch finds no CUDA device"
 
-    def open(self, path: Path, torchvision: str, feeds: Feeds) -> None:
+    def open(self, path: Path, torchvision: str, feeds: Feeds, options: Mapping[str, str]) -> None:
         import torch
-        import torchvision as vision
 
         if not torchvision:
             raise RuntimeError("torchvision has no such architecture")
         torch.backends.cuda.matmul.allow_tf32 = self.tf32
         torch.backends.cudnn.allow_tf32 = self.tf32
         torch.backends.cudnn.benchmark = True
-        model = getattr(vision.models, torchvision)(weights=None).eval().cuda()
-        x = torch.from_numpy(next(iter(feeds.values()))).cuda()
+        times = {}
+        for layout in (torch.contiguous_format, torch.channels_last):
+            self._capture(torchvision, next(iter(feeds.values())), layout)
+            times[layout] = self._replays_ms()
+        self.layout = min(times, key=lambda layout: times[layout])
+        self._capture(torchvision, next(iter(feeds.values())), self.layout)
+
+    def _capture(self, torchvision: str, array: np.ndarray, layout: Any) -> None:
+        import torch
+        import torchvision as vision
+
+        self.close()
+        x = torch.from_numpy(array).cuda().contiguous(memory_format=layout)
+        model = getattr(vision.models, torchvision)(weights=None).eval().to("cuda", x.dtype, memory_format=layout)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.inference_mode():
@@ -191,16 +208,41 @@ class TorchGraph(Contender):
                 for _ in range(5):
                     model(x)
             torch.cuda.current_stream().wait_stream(stream)
+            torch.cuda.empty_cache()  # what choosing algorithms took does not count as memory of the model
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph):
                 self.output = model(x)
         self.keep = (model, x)
         self.synchronize: Callable[[], None] = torch.cuda.synchronize
 
+    def _replays_ms(self, count: int = 20) -> float:
+        """The mean time of the last of some replays."""
+        import torch
+
+        before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        for n in range(2 * count):
+            if n == count:
+                before.record()
+            self.graph.replay()
+        after.record()
+        after.synchronize()
+        return float(before.elapsed_time(after)) / count
+
     def run(self, feeds: Feeds) -> Outputs:
         self.graph.replay()
         self.synchronize()
         return []
+
+    def facts(self, feeds: Feeds) -> dict[str, Any]:
+        import torch
+
+        return {"reserved_bytes": torch.cuda.memory_reserved(), "layout": str(self.layout)}
+
+    def close(self) -> None:
+        import torch
+
+        self.graph = self.keep = self.output = None
+        torch.cuda.empty_cache()
 
 
 class TorchGraphTf32(TorchGraph):

@@ -38,9 +38,9 @@ def _serve(pipe: Connection, name: str) -> None:
             if request == "quit":
                 return
             if request == "open":
-                path, torchvision, feeds = arguments
+                path, torchvision, feeds, options = arguments
                 start = time.perf_counter()
-                contender.open(path, torchvision, feeds)
+                contender.open(path, torchvision, feeds, options)
                 opened = time.perf_counter()
                 outputs = contender.run(feeds)
                 answer = {"load_ms": 1e3 * (opened - start), "first_ms": 1e3 * (time.perf_counter() - opened)}, outputs
@@ -116,9 +116,11 @@ class Worker:
             raise Failed(answer)
         return answer
 
-    def open(self, path: Path, torchvision: str, feeds: Mapping[str, np.ndarray]) -> tuple[dict[str, float], list[np.ndarray]]:
-        """Load a model and run it once: the two times, and the outputs."""
-        times, outputs = self.ask("open", path, torchvision, dict(feeds))
+    def open(
+        self, path: Path, torchvision: str, feeds: Mapping[str, np.ndarray], options: Mapping[str, str]
+    ) -> tuple[dict[str, float], list[np.ndarray]]:
+        """Load a model with *options* of the engine and run it once: the two times, and the outputs."""
+        times, outputs = self.ask("open", path, torchvision, dict(feeds), dict(options))
         return times, outputs
 
     def time(self, seconds: float, at_least: int = 5, at_most: int = 200) -> list[float]:

@@ -136,7 +136,7 @@ class Torch:
         torch.backends.cudnn.benchmark = True
         self.times = 1 if work.unit == "ms" else 4
         with torch.inference_mode():
-            run = work.torch(torch)
+            self.run = run = work.torch(torch)  # it holds the inputs, which the graph reads
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
@@ -166,5 +166,5 @@ class Torch:
 
     def close(self) -> None:
         """Let go of the graph and its memory."""
-        self.graph = self.keep = None
+        self.graph = self.keep = self.run = None
         self.torch.cuda.empty_cache()

@@ -54,11 +54,14 @@ class _Entry:
                 self.gpu += self.ours.gpu_ms(seconds)
                 if not self.ours.resident:
                     self.wall += self.ours.wall_ms(seconds)
-            if self.torch is not None:
+        except Exception as failure:
+            self.result["failed"] = _sentence(failure)
+        try:
+            if self.torch is not None and "torch_failed" not in self.result:
                 self.torch.gpu_ms(warm)
                 self.peer += self.torch.gpu_ms(seconds)
         except Exception as failure:
-            self.result["failed"] = _sentence(failure)
+            self.result["torch_failed"] = _sentence(failure)
 
     def finish(self) -> dict[str, Any]:
         """The medians, as the report has them."""
@@ -76,9 +79,13 @@ class _Entry:
                 r["rate"] = 1e3 * amount / r["gpu_ms"]
                 r["passed"] = None if self.row.bar is None else r["rate"] >= self.row.bar
             r["right"] = r["error_share"] <= r["limit"]
-        for side in (self.ours, self.torch):
-            if side is not None:
-                side.close()
+        if self.ours is not None:
+            self.ours.close()
+        try:
+            if self.torch is not None:
+                self.torch.close()
+        except Exception as failure:  # an error on CUDA is told again by every later call
+            r.setdefault("torch_failed", _sentence(failure))
         return r
 
 

@@ -55,6 +55,7 @@ ROWS: tuple[Row, ...] = (
         for form in ("onnx", "microsoft", "ops")
     ),
     Row("softmaxes", {}, 0.6),
+    Row("softmaxes", {"count": 1}, 0.06),
     _conv(),
     _conv(channels=512, size=7),
     _conv(channels=256, size=56, out=64, kernel=1),

@@ -1,0 +1,1 @@
+"""`scripts/bench --suite peers`: whole models against their peers, each with the ratios that it has to keep."""

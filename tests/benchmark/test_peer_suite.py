@@ -1,0 +1,89 @@
+"""The peers suite of ``scripts/bench`` with tiny models: sides run, bars are judged, variants of models are right."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.reference
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from benchmark.peers import suite
+from benchmark.peers.cases import CASES, Bar, Case, any_batch, cases_named
+from benchmark.worker import Worker
+
+
+def quiet(text: str) -> None:
+    """No progress."""
+
+
+def test_a_case_runs_and_is_judged() -> None:
+    """In processes of this engine and of the CPU EP, with a bar on the latter."""
+    workers = {name: Worker(name) for name in ("standalone", "cpu")}
+    try:
+        (entry,) = suite.measure([Case("resnet50_tiny", 2, bars=(Bar("cpu", 1e9),), recipe="batch2")], workers, 1, 0.0, quiet)
+    finally:
+        for worker in workers.values():
+            worker.stop()
+    assert entry["name"] == "resnet50_tiny x2"
+    ours = entry["results"]["standalone"]
+    assert ours["tolerance_ratio"] <= 1 and ours["peak_bytes"] > 0 and ours["gpu_ms"] > 0, entry
+    assert "median_ms" in entry["results"]["cpu"]
+    assert len(suite.cells(entry)) == len(suite.HEAD)
+    assert suite.summary([entry])[0] == "0 of 0 bars are reached."
+
+
+def test_a_batch_in_half_precision() -> None:
+    """The file and the feeds of such a case; no two images are alike."""
+    task = Case("resnet50_tiny", 3, "fp16").task()
+    (images,) = task.feeds.values()
+    assert images.shape[0] == 3 and images.dtype == np.float16 and not np.array_equal(images[1], images[2])
+    assert onnx.load(task.path).graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT16
+
+
+def test_bars() -> None:
+    """Wall time or GPU time over the peer's; none where a time is missing or the peer is quick."""
+    results = {
+        "ep": {"median_ms": 3.0},
+        "standalone": {"gpu_ms": 1.0},
+        "torch": {"median_ms": 2.0},
+        "cpu": {"median_ms": 0.5},
+        "webgpu": {"error": "none"},
+    }
+    reached = suite.judge(Bar("torch", 1.0, gpu=True), results)
+    missed = suite.judge(Bar("torch", 1.0), results)
+    assert reached and reached["reached"] and reached["ratio"] == 0.5
+    assert missed and not missed["reached"] and missed["ratio"] == 1.5
+    assert suite.judge(Bar("cpu", 1.0, above_ms=1.0), results) is None
+    assert suite.judge(Bar("webgpu", 1.0), results) is None
+
+
+def test_all_cases_have_names_of_their_own() -> None:
+    """A name stands for one case, a model for all of its cases, an empty text for all."""
+    assert len({case.name for case in CASES}) == len(CASES) and cases_named("") == list(CASES)
+    assert [c.name for c in cases_named("resnet50 x32 fast")] == ["resnet50 x32 fast"]
+    assert len(cases_named("vit_b16")) > 2
+    with pytest.raises(KeyError):
+        cases_named("nothing")
+
+
+def test_any_batch() -> None:
+    """A model of batch 1 with a Reshape to fixed numbers runs with another batch."""
+    shape = numpy_helper.from_array(np.array([1, 12]), "shape")
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        "reshape",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 2, 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 12])],
+        [shape],
+    )
+    model = any_batch(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]))
+    onnx.checker.check_model(model)
+    x = np.arange(60, dtype=np.float32).reshape(5, 3, 2, 2)
+    (y,) = onnx.reference.ReferenceEvaluator(model).run(None, {"x": x})
+    assert np.array_equal(y, x.reshape(5, 12))
