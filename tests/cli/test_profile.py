@@ -149,6 +149,17 @@ def test_through_onnxruntime(network: Path) -> None:
     assert conv["operations"] == 2 * 3 * 12 * 12 * 8 * 36 + 2 * 3 * 12 * 12 * 8
 
 
+def test_blocks_between_nodes_of_the_cpu(loop: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_ep_vulkan")
+    keep = ("--option", "keep_islands=on", "--trace", tmp_path / "t.json")
+    code, data, err = call(loop, "--dim", "n=2", "--runs", 2, "--backend", "ep", *KNOWN, *keep)
+    assert code == 0, err
+    assert len(data["block_runs"]) == 2 and {k["block"] for k in data["kernels"]} == {0, 1}
+    assert math.isclose(sum(data["host_us"].values()), 1e3 * data["wall_ms"])
+    events = [e for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if e["ph"] == "X"]
+    assert {e["tid"] for e in events if e["pid"] == 1} == {0, 1}, "a row of the host for each block"
+
+
 def test_a_model_that_cannot_run(partial: Path) -> None:
     code, data, err = call(partial)
     assert code == 2 and data["refused"][0]["op_type"] == "NonZero" and "NonZero" in err

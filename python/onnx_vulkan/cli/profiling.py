@@ -10,7 +10,7 @@ from typing import Any
 from onnx_vulkan import frontend
 from onnx_vulkan.bundle import is_bundle, read_bundle
 from onnx_vulkan.claims import partition
-from onnx_vulkan.cli.inspection import describe, plural, refusal_text
+from onnx_vulkan.cli.inspection import bodies, describe, plural, refusal_text
 from onnx_vulkan.cli.report import CANNOT_RUN, GOOD
 from onnx_vulkan.cli.running import Request, read_inputs, read_pairs
 from onnx_vulkan.cli.sides import ort_runner, ort_session
@@ -62,10 +62,12 @@ def profile_model(
     found = describe(path, graph, claims)
     name = request.model.name
     backend = request.backend or "standalone"
-    if not (found["compatible"] or (backend == "ep" and claims.blocks)):
+    # Through ONNX Runtime a part of a model can run: blocks, also small ones that an option keeps, and bodies of loops.
+    partly = claims.blocks or claims.given_back or any(b["blocks"] for b in bodies(graph, claims))
+    if not (found["compatible"] or (backend == "ep" and partly)):
         text = f"{name}: cannot run on Vulkan from end to end; refused: {refusal_text(found['refused'])}"
         return {"model": str(request.model), "refused": found["refused"]}, CANNOT_RUN, text
-    chosen = {**OWN_OPTIONS, **options, **({"device": request.device} if request.device else {})}
+    chosen = {**options, **OWN_OPTIONS, **({"device": request.device} if request.device else {})}
     run, blocks = (_ep if backend == "ep" else _standalone)(path, graph, feeds, chosen)
     made = profile(run, blocks, request.runs, ceilings)
     data = {

@@ -184,7 +184,7 @@ def _copy_rate(device: Device) -> float:
     source, target = device.alloc(size), device.alloc(size)
     push = struct.pack("<QQI", source.address, target.address, size // 16)
     rates = []
-    for items in (1, 4):
+    for items in (1, 2, 4):
         groups = -(-size // (16 * GROUP * items))
         grid = (min(groups, 32768), -(-groups // 32768), 1)
         rates.append(2 * size / _best(device, Shader(_COPY, (items,), len(push)), push, grid))
