@@ -365,7 +365,7 @@ class Maker(Reductions):
 
     OPERATIONS = (
         "binary unary binary select cast reshape transpose broadcast slice pad concat gather scatter reduce reduce softmax norm "
-        "scan sort contract window iota dims bits binary unary transpose reshape contract"
+        "scan sort contract siblings window iota dims bits binary unary transpose reshape contract"
     ).split()
 
     def step(self) -> None:

@@ -130,6 +130,34 @@ class Reductions(Values):
         spare = 4 * n + 64
         return self.note(y, bound, spare * (f.err * g.bound + g.err * f.bound + EPS[t] * f.bound * g.bound))
 
+    def siblings(self) -> Value:
+        """Products of one matrix with constants, each with a bias or a scale or neither, joined again."""
+        x = self.some(lambda v, f: v.rank == 2 and v.dtype is not DType.BOOL and not f.special and f.bound < 100)
+        f, t, inner = self.facts[x], x.dtype, x.shape[1]
+        self.need(isinstance(inner, int))
+        assert isinstance(inner, int)
+        n, eps = max(inner, 1), 0.0 if t.is_int else EPS[t]
+        parts = []
+        for _ in range(self.c.integer(2, 4)):
+            columns = self.pick([1, 3, 8, 16, 17])
+            w = self.constant(t, [inner, columns])
+            y = self.b.contract(x, w)
+            self.need(supports(self.b.instrs[-1]) is None and inner * self.size(y.shape) < 10 * self.most)
+            bound, g = f.bound * self.facts[w].bound * n, self.facts[w]
+            err = (4 * n + 64) * (f.err * g.bound + eps * f.bound * g.bound)
+            for fn in ("add", "mul"):
+                if self.chance(60):
+                    c = self.constant(t, self.pick([(), (1,), (columns,), (1, columns)]))
+                    y = self.emit(fn, *([y, c] if self.chance(70) else [c, y]))
+                    k = self.facts[c].bound
+                    bound, err = (bound + k, err) if fn == "add" else (bound * k, err * k)
+                    err += eps * bound
+            if t.is_int:
+                bound, err = float(np.iinfo(t.numpy).max) + 1, 0.0
+            parts.append(self.note(y, bound, err))
+        worst = [self.facts[p] for p in parts]
+        return self.note(self.b.concat(parts[::-1], 1), max(w.bound for w in worst), max(w.err for w in worst))
+
     def window(self) -> Value:
         x = self.some(lambda v, f: 3 <= v.rank <= 5 and v.dtype is not DType.BOOL)
         f, t = self.facts[x], x.dtype

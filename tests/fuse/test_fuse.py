@@ -240,12 +240,13 @@ def test_independent_branches_stand_side_by_side():
     b = Builder()
     x = b.input("x", DType.F32, (N, 8))
     outs = []
-    for _ in range(3):
-        y = b.contract(x, b.const(data(8, 8)))
+    weights = [b.input(name, DType.F32, (8, 8)) for name in "abc"]
+    for w in weights:
+        y = b.contract(x, w)
         outs.append(b.contract(y, b.const(data(8, 8))))
     program = b.finish(outs)
     with ProgramRun(program, {"n": 4}) as run:
-        run.run({"x": data(4, 8)})
+        run.run({"x": data(4, 8), **{w.name: data(8, 8) for w in weights}})
         ((tables, _),) = run.plans
         assert list(tables.commands["op"]) == [0, 0, 0, 2, 0, 0, 0]  # one barrier for all three
 

@@ -16,6 +16,7 @@ from onnx_vulkan.graph import Array, Graph, TensorType
 from onnx_vulkan.lower.driver import lower_graph
 from onnx_vulkan.plan.build import PlanInput, PlanOutput
 from onnx_vulkan.program.fold import fold_constants
+from onnx_vulkan.program.horizontal import merge_products
 from onnx_vulkan.program.ir import Instr, Program, Value
 from onnx_vulkan.program.simplify import simplify
 
@@ -79,7 +80,9 @@ def optimize(program: Program, folded: dict[str, Value]) -> Program:
     """The passes between lowering and fusion. Must run in the scope of the lowering."""
     program = simplify(program)
     program = fold_constants(program, folded)
-    return simplify(program)
+    program = simplify(program)
+    merged = merge_products(program)
+    return program if merged is program else simplify(fold_constants(merged, folded))
 
 
 def build_structure(
