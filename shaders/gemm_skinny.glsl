@@ -37,8 +37,20 @@ const int SUMS = ROWS * PARTS;                     // quads of sums of a thread
 const int STAGE = SUMS < 4 ? SUMS : 4;             // how many of them pass through shared memory at a time
 const int F_ROWS = ROWS < 4 ? ROWS : 4;            // rows of F that are loaded at a time
 const int F_QUADS = GRAIN / 4;                     // quads of a row of F that go with a block
+const int TOTALS = STAGE * COLUMN_LANES * 4;
+const int HELPERS = TOTALS < THREADS ? (THREADS / TOTALS < K_LANES ? THREADS / TOTALS : K_LANES) : 1;  // threads that add up a total
 
 shared T4 sums[THREADS * STAGE];
+shared T partial[HELPERS * TOTALS];
+
+// What the lanes along K from `first` on in steps of HELPERS have of total e of those in shared memory.
+T share_of_total(int e, int first) {
+    int s = e / (COLUMN_LANES * 4), i = e % (COLUMN_LANES * 4);
+    int lane = W_ALONG_K ? i % COLUMN_LANES : i / 4, c = W_ALONG_K ? i / COLUMN_LANES : i % 4;
+    T total = T(0);
+    [[unroll]] for (int l = 0; l < K_LANES; l += HELPERS) total += sums[(s * K_LANES + l + first) * COLUMN_LANES + lane][c];
+    return total;
+}
 
 void main() {
     if (min(min(SIZE_R, SIZE_W), SIZE_Z) <= 0) return;
@@ -138,14 +150,18 @@ void main() {
     [[unroll]] for (int s0 = 0; s0 < SUMS; s0 += STAGE) {
         [[unroll]] for (int s = 0; s < STAGE; s++) sums[(s * K_LANES + k_lane) * COLUMN_LANES + column] = acc[s0 + s];
         barrier();
-        // one thread a sum; n runs along the columns of the tile
-        for (int e = thread; e < STAGE * COLUMN_LANES * 4; e += THREADS) {
-            int s = e / (COLUMN_LANES * 4), i = e % (COLUMN_LANES * 4);
-            int lane = W_ALONG_K ? i % COLUMN_LANES : i / 4, c = W_ALONG_K ? i / COLUMN_LANES : i % 4;
-            int r = (s0 + s) / PARTS, n = n0 + (W_ALONG_K ? i : (lane * PARTS + (s0 + s) % PARTS) * 4 + c);
+        if (HELPERS > 1) {
+            if (thread < HELPERS * TOTALS) partial[thread % HELPERS * TOTALS + thread / HELPERS] = share_of_total(thread / HELPERS, thread % HELPERS);
+            barrier();
+        }
+        // n runs along the columns of the tile
+        for (int e = thread; e < TOTALS; e += THREADS) {
             T total = T(0);
-            for (int l = 0; l < K_LANES; l++) total += sums[(s * K_LANES + l) * COLUMN_LANES + lane][c];
-            if (r < SIZE_R && n < SIZE_W) store(z, r, n, split, total);
+            if (HELPERS == 1) total = share_of_total(e, 0);
+            else [[unroll]] for (int h = 0; h < HELPERS; h++) total += partial[h * TOTALS + e];
+            int s = s0 + e / (COLUMN_LANES * 4), i = e % (COLUMN_LANES * 4);
+            int n = n0 + (W_ALONG_K ? i : (i / 4 * PARTS + s % PARTS) * 4 + i % 4);
+            if (s / PARTS < SIZE_R && n < SIZE_W) store(z, s / PARTS, n, split, total);
         }
         barrier();
     }
