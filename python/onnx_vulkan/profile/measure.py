@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onnx_vulkan.claims import bodies_of
 from onnx_vulkan.device import Device, ProfileEntry
 from onnx_vulkan.device.native import lib
 from onnx_vulkan.dims import evaluate
 from onnx_vulkan.engine.block import Block, Planned
 from onnx_vulkan.errors import DeviceError, InvalidInput
+from onnx_vulkan.graph import Graph, Node
 from onnx_vulkan.profile import ceilings
 from onnx_vulkan.profile.ceilings import Ceilings
 from onnx_vulkan.profile.work import Work, WorkModel
@@ -143,7 +145,7 @@ def profile(
         runs=len(unprofiled),
         profiled_runs=len(shown),
         block_runs=block_runs,
-        node_types={node.name: node.label for b in made for node in b.graph.nodes if node.name},
+        node_types={node.name: node.label for b in made for node in _all_nodes(b.graph) if node.name},
         idle_nodes=_idle_nodes(made, kernels),
     )
 
@@ -264,11 +266,24 @@ def _model(block: Block, planned: Planned) -> WorkModel:
     return WorkModel(structure.program, planned.request.numbers)
 
 
+def _all_nodes(graph: Graph) -> Iterator[Node]:
+    """The nodes of a graph and of the bodies in it."""
+    yield from graph.nodes
+    for body in graph.subgraphs():
+        yield from _all_nodes(body)
+
+
 def _idle_nodes(blocks: Sequence[Block], kernels: Sequence[Kernel]) -> tuple[str, ...]:
-    """Nodes that are in no kernel: folded into constants or into other nodes, shape arithmetic, views."""
-    busy = {(k.block, name) for k in kernels for name in k.work.nodes}
-    names = [(n, node.name or node.op_type) for n, b in enumerate(blocks) for node in b.graph.nodes]
-    return tuple(name for n, name in names if (n, name) not in busy)
+    """Nodes that are in no kernel, and nothing of their bodies: folded into constants or into other nodes, arithmetic on shapes,
+    views."""
+    idle = []
+    for n, block in enumerate(blocks):
+        busy = {name for k in kernels if k.block == n for name in k.work.nodes}
+        for node in block.graph.nodes:
+            inner = (i for _, body in bodies_of(node) for i in _all_nodes(body))
+            if busy.isdisjoint(i.name or i.op_type for i in (node, *inner)):
+                idle.append(node.name or node.op_type)
+    return tuple(idle)
 
 
 # ------------------------------------------------------------------------------------------------------------ time line
