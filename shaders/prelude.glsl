@@ -8,6 +8,20 @@ struct Divisor {
     uint s;
 };
 
+// Whole vectors of a tensor: 32-bit words, moved one, two or four at a time (codegen/vector.py). i counts such moves.
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer Words1R { uint v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) readonly restrict buffer Words2R { uvec2 v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 16) readonly restrict buffer Words4R { uvec4 v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Words1 { uint v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Words2 { uvec2 v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 16) buffer Words4 { uvec4 v[]; };
+#define LOAD_WORDS1(x, at, p, i) x[at] = Words1R(p).v[i];
+#define LOAD_WORDS2(x, at, p, i) { uvec2 q = Words2R(p).v[i]; x[at] = q.x; x[at + 1] = q.y; }
+#define LOAD_WORDS4(x, at, p, i) { uvec4 q = Words4R(p).v[i]; x[at] = q.x; x[at + 1] = q.y; x[at + 2] = q.z; x[at + 3] = q.w; }
+#define STORE_WORDS1(x, at, p, i) Words1(p).v[i] = x[at];
+#define STORE_WORDS2(x, at, p, i) Words2(p).v[i] = uvec2(x[at], x[at + 1]);
+#define STORE_WORDS4(x, at, p, i) Words4(p).v[i] = uvec4(x[at], x[at + 1], x[at + 2], x[at + 3]);
+
 // n / d for 0 <= n < 2^31.
 int divide(int n, Divisor d) {
     uint hi, lo;

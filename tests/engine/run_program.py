@@ -112,7 +112,13 @@ class ProgramRun:
         nan = [bits for bits in (32, 64) if f"nan_preserve_f{bits}" in self.limits.features]
         return self.device.pipelines(
             [
-                Shader(k.source(in_record=record, nan_preserve=nan), spec, 8 if record else k.params.size, k.label)
+                Shader(
+                    k.source(in_record=record, nan_preserve=nan),
+                    spec,
+                    8 if record else k.params.size,
+                    k.label,
+                    full_subgroups=k.full_subgroups,
+                )
                 for k, spec, record in wanted
             ]
         )

@@ -12,7 +12,7 @@ import onnxruntime
 import onnxruntime_ep_vulkan  # noqa: F401  (registers the provider)
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_vulkan.codegen.loop import loop_kernel
+from onnx_vulkan.codegen.loop import loop_step
 from onnx_vulkan.device import Device
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.engine.block import DeviceLimits
@@ -158,7 +158,7 @@ def test_a_table_with_more_elements_than_indices_count_is_refused(rows: int, fit
     table = Value(DType.I8, (rows, 65536), "table", np.broadcast_to(np.int8(1), (rows, 65536)))
     y = b.gather(table, ids, 0)
     producers = b.finish([y]).producers()
-    kernel = loop_kernel("embedding", [y], producers, lambda v: v not in producers)
+    kernel = loop_step("embedding", [y], producers, lambda v: v not in producers)
     if fits:
         assert draft_plan(_request(kernel, ids, y)).segment_sizes
         return

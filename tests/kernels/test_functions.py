@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 from onnx_vulkan.codegen.functions import has_function
-from onnx_vulkan.codegen.loop import loop_kernel
+from onnx_vulkan.codegen.loop import loop_step
 from onnx_vulkan.dtypes import FLOATS, INTS, NUMERIC, DType
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.interp import interpret
@@ -44,7 +44,7 @@ def both(fn, *arrays, cast_to=None, saturate=False):
     """The device's result and the interpreter's."""
     p = program(fn, arrays, cast_to, saturate)
     producers = p.producers()
-    kernel = loop_kernel(fn, p.outputs, producers, lambda v: v not in producers)
+    kernel = loop_step(fn, p.outputs, producers, lambda v: v not in producers)
     got = run_step(kernel, dict(zip(p.inputs, arrays, strict=True)))[p.outputs[0]]
     want = interpret(p, {v.name: a for v, a in zip(p.inputs, arrays, strict=True)})[0]
     if p.outputs[0].dtype is DType.BF16:  # whose NaNs numpy's assertions do not know
@@ -259,7 +259,7 @@ def test_bits():
             x, _ = operands(source)
             p = program("bits", [x], bits_to=target)
             producers = p.producers()
-            kernel = loop_kernel("bits", p.outputs, producers, lambda v: v not in producers)  # noqa: B023 (called at once)
+            kernel = loop_step("bits", p.outputs, producers, lambda v: v not in producers)  # noqa: B023 (called at once)
             got = run_step(kernel, {p.inputs[0]: x})[p.outputs[0]].tobytes()
             keep = x == x if source in FLOATS else np.ones(x.shape, bool)  # a NaN's payload may change on the way
             back = [np.frombuffer(data, target.numpy) for data in (got, x.tobytes())]

@@ -1,6 +1,6 @@
 """Fills a hole of a kernel: the statements that compute and store some values at a point of an index space.
 
-Loop kernels are one hole over their output's shape; a template's epilogue is a hole over its accumulator. The point is given by
+A template's epilogue is a hole over its accumulator. The point is given by
 GLSL int variables, each standing for one or more axes in row-major order. Axes that every access walks alike stay merged, so an
 epilogue that adds a bias and a residual to a convolution sees two indices and no division.
 """
@@ -14,7 +14,8 @@ from onnx_vulkan.codegen.index import ZERO, Lin, linearize
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.render import Renderer
 from onnx_vulkan.codegen.types import pack
-from onnx_vulkan.dims import Extent, product
+from onnx_vulkan.codegen.walk import place_runs
+from onnx_vulkan.dims import Extent
 from onnx_vulkan.program.ir import Instr, Value
 
 __all__ = ["Axes", "Hole", "fill_hole", "merge_axes"]
@@ -94,16 +95,6 @@ def fill_hole(
     r = Renderer(params, producers, is_leaf)
     for variable, group in axes:
         runs = merge_axes(names, shape, group, accesses, probe.opaque)
-        for run in runs:
-            for i in run:
-                r.alias[names[i]] = None
-        if not runs:
-            continue
-        if len(runs) == 1:
-            r.alias[names[runs[0][-1]]] = variable
-            continue
-        extents = [product(shape[i] for i in run) for run in runs]
-        for run, c in zip(runs, r.delinearize(Lin.var(variable), extents, 0), strict=True):
-            r.alias[names[run[-1]]] = r.text(c)
+        place_runs(r, names, shape, runs, variable, 0)
     render(r)
     return Hole(tuple(r.scopes[0].lines), tuple(r.reads))

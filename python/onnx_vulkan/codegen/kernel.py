@@ -12,7 +12,7 @@ from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.dims import Extent, ceil_div, maximum, minimum
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["At", "Kernel", "Launch", "Limits", "Step", "Variant", "grid_of", "is_multiple", "workgroups"]
+__all__ = ["At", "Kernel", "Launch", "Limits", "Step", "Variant", "chosen_by_step", "grid_of", "is_multiple", "workgroups"]
 
 At = Callable[[Extent], int]
 """Evaluates an extent at this plan's sizes (run-time symbols at their capacity). One with run-time symbols has a method
@@ -79,7 +79,7 @@ class Kernel:
 
     ``body`` is the GLSL from the specialization constants to ``main``. ``choose(at, limits)`` gives the variant for a plan's
     sizes; it must be a pure function of them. ``reads`` and ``writes`` are the materialised values touched, from which hazards
-    are found.
+    are found. ``full_subgroups`` asks for a pipeline whose subgroups are all full (feature ``full_subgroups``).
     """
 
     label: str
@@ -89,6 +89,7 @@ class Kernel:
     writes: tuple[Value, ...]
     choose: Callable[[At, Limits], Variant]
     extensions: tuple[str, ...] = ()
+    full_subgroups: bool = False
     _sources: dict[bool, str] = field(default_factory=dict)
 
     def launches(self, at: At, limits: Limits) -> list[Launch]:
@@ -153,6 +154,11 @@ def _assembled(body: str, declarations: str, wanted: tuple[str, ...], nan_preser
             "",
         ]
     )
+
+
+def chosen_by_step(at: At, limits: Limits) -> Variant:
+    """The ``choose`` of a kernel whose step chooses for it."""
+    raise TypeError("this kernel's variant is chosen by its step")
 
 
 def is_multiple(at: At, e: Extent, of: int) -> bool:

@@ -6,42 +6,108 @@ Outputs of one kernel have the same shape.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from onnx_vulkan.codegen.hole import fill_hole
-from onnx_vulkan.codegen.kernel import At, Kernel, Limits, Variant, grid_of, workgroups
+from onnx_vulkan.codegen.hole import merge_axes
+from onnx_vulkan.codegen.index import ZERO, Lin, linearize
+from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, chosen_by_step, grid_of, workgroups
 from onnx_vulkan.codegen.params import Params
+from onnx_vulkan.codegen.render import Renderer
+from onnx_vulkan.codegen.vector import vector_width
+from onnx_vulkan.codegen.walk import Walk
 from onnx_vulkan.dims import product
 from onnx_vulkan.program.ir import Instr, Value
 
-__all__ = ["loop_kernel"]
+__all__ = ["LoopStep", "loop_step"]
+
+VECTOR_COUNT = 128 * 1024
+"""Elements from which on vectors pay: with fewer, more invocations hide more of the memory's latency."""
 
 
-def loop_kernel(
+@dataclass(frozen=True, eq=False)
+class _Group:
+    label: str
+    outputs: tuple[Value, ...]
+    producers: Mapping[Value, Instr]
+    is_leaf: Callable[[Value], bool]
+
+
+def loop_step(
     label: str, outputs: Sequence[Value], producers: Mapping[Value, Instr], is_leaf: Callable[[Value], bool]
-) -> Kernel:
-    """Render a loop kernel. *producers* holds the instructions computed inside, *is_leaf* what is loaded from memory."""
-    shape = outputs[0].shape
-    params = Params()
-    hole = fill_hole(params, shape, [("i", range(len(shape)))], outputs, producers, is_leaf)
-    total = product(shape)
-    body = f"""layout(local_size_x_id = 0) in;
-layout(constant_id = 1) const uint ITEMS = 1u;
+) -> LoopStep:
+    """The step of a loop kernel. *producers* holds the instructions computed inside, *is_leaf* what is loaded from memory."""
+    return LoopStep(_Group(label, tuple(outputs), producers, is_leaf))
 
-void main() {{
-    uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
-    int first = int(group * gl_WorkGroupSize.x * ITEMS + gl_LocalInvocationID.x);
-    [[unroll]] for (uint item = 0u; item < ITEMS; item++) {{
-        int i = first + int(item * gl_WorkGroupSize.x);
-        if (i >= {params.word(total)}) return;
-{hole.text(8)}
-    }}
-}}
-"""
 
-    def choose(at: At, limits: Limits) -> Variant:
+class LoopStep:
+    """A loop kernel in its texts: one for single elements, one for vectors, which is rendered when sizes first ask for it."""
+
+    def __init__(self, group: _Group):
+        self.group = group
+        self.label, self.writes = group.label, group.outputs
+        self.shape = group.outputs[0].shape
+        self.names = [f"c{i}" for i in range(len(self.shape))]
+        self.coords = [Lin.var(n) if e != 1 else ZERO for n, e in zip(self.names, self.shape, strict=True)]
+        probe = Renderer(Params(), group.producers, group.is_leaf)
+        for out in group.outputs:
+            probe.value(out, self.coords)
+        accesses = [offset for _, offset in probe.loads] + [linearize(self.coords, self.shape)]
+        self.runs = merge_axes(self.names, self.shape, range(len(self.shape)), accesses, probe.opaque)
+        self.reads = tuple(probe.reads)
+        self._texts: dict[int, tuple[Kernel, Walk]] = {}
+
+    def text(self, width: int) -> tuple[Kernel, Walk]:
+        """The kernel for vectors of *width* elements, and how it walks them."""
+        if width not in self._texts:
+            self._texts[width] = self._render(width)
+        return self._texts[width]
+
+    def _render(self, width: int) -> tuple[Kernel, Walk]:
+        params, group = Params(), self.group
+        r = Renderer(params, group.producers, group.is_leaf)
+        total = params.word(product(self.shape))
+        last = f"{total} - {width}" if width > 1 else f"{total} - 1"
+        head = [
+            f"int at = (first + n * int(gl_WorkGroupSize.x)) * {width};",
+            f"bool there = at < {total};",
+            f"int i = min(at, {last});",
+        ]
+        walk = Walk(r, self.names, self.shape, self.runs, "i", head, width=width, kept=False)
+        coords = walk.point(self.coords)
+        offset = Lin((("i", 1), ("k", 1)) if width > 1 else (("i", 1),))
+        walk.store([(out, coords, offset) for out in group.outputs], "", ("{", "}"))
+        body = "\n".join(
+            [
+                "layout(local_size_x_id = 0) in;",
+                "layout(constant_id = 1) const uint ITEMS = 1u;",
+                "",
+                "void main() {",
+                "    uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;",
+                "    int first = int(group * gl_WorkGroupSize.x * ITEMS + gl_LocalInvocationID.x);",
+                f"    if (first{f' * {width}' if width > 1 else ''} >= {total}) return;",
+                *("    " + line for line in r.scopes[0].lines),
+                "}",
+                "",
+            ]
+        )
+        return Kernel(group.label, params, body, tuple(r.reads), group.outputs, chosen_by_step), walk
+
+    def launches(self, at: At, limits: Limits) -> list[Launch]:
+        """One launch."""
+        total = product(self.shape)
         count = at(total)
+        width = self._width(at, count)
         size = min(64 if count < 64 * 1024 else 256, limits.max_workgroup_invocations)
-        items = 4 if count >= 1 << 20 else 1
-        return Variant((size, items), grid_of(workgroups(total, size * items)))
+        kernel, walk = self.text(width)
+        items = 1
+        wanted = 1 if count < 1 << 20 else 2 * width if width > 1 else 8 if count >= 1 << 23 else 4
+        while items * width < wanted and 2 * items * width <= walk.most(wanted):
+            items *= 2
+        return [Launch(kernel, Variant((size, items), grid_of(workgroups(total, size * items * width))))]
 
-    return Kernel(label, params, body, hole.reads, tuple(outputs), choose)
+    def _width(self, at: At, count: int) -> int:
+        if count < VECTOR_COUNT or not self.runs:
+            return 1
+        width = vector_width(v.dtype for v in (*self.reads, *self.writes))
+        _, walk = self.text(width)
+        return width if walk.suits(at) else 1

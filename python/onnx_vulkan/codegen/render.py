@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from onnx_vulkan.codegen import functions
+from onnx_vulkan.codegen import functions, vector
 from onnx_vulkan.codegen.index import ZERO, Lin, linearize, reshape_groups
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.types import GLSL_TYPES, pack, unpack
@@ -19,7 +19,7 @@ from onnx_vulkan.dims import Dim, Extent
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.program.ir import Instr, Value
 
-__all__ = ["INLINE_OPS", "Renderer"]
+__all__ = ["INLINE_OPS", "Elements", "Renderer"]
 
 INLINE_OPS = frozenset(
     [
@@ -48,6 +48,36 @@ class _Scope:
     memo: dict[object, str] = field(default_factory=dict)
 
 
+@dataclass
+class Elements:
+    """How the elements of one invocation are walked: items (numbered by the GLSL int ``n``) of ``width`` neighbours (``k``).
+
+    ``axis`` is the index variable along which they are neighbours; in coordinates its place is ``axis + k``. It and ``variable``
+    are multiples of the width. Scope ``level`` runs once an item, and for vectors the scope one deeper once an element. Where
+    they are ``kept``, an element's values stay in registers for all items, so that a later walk over the same elements finds
+    them. ``aligned`` collects what has to be a multiple of the width for vectors in memory to be aligned; ``scattered`` tells
+    that something could not be a vector.
+    """
+
+    axis: str
+    variable: str
+    width: int
+    level: int
+    kept: bool
+    aligned: dict[Extent, None] = field(default_factory=dict)
+    scattered: bool = False
+
+    @property
+    def inner(self) -> int:
+        """The level of the scope that runs once an element."""
+        return self.level + 1 if self.width > 1 else self.level
+
+    @property
+    def slot(self) -> str:
+        """Where in its array an element is kept."""
+        return "n" if self.width == 1 else f"n * {self.width} + k"
+
+
 class Renderer:
     """Emits GLSL for values of one kernel.
 
@@ -66,6 +96,8 @@ class Renderer:
         self.loads: list[tuple[Value, Lin]] = []
         self.opaque: set[str] = set()
         self.reads: dict[Value, None] = {}
+        self.elements: Elements | None = None
+        self._branches = 0
         self._names = 0
 
     # ------------------------------------------------------------------------------------------------ statements
@@ -92,9 +124,12 @@ class Renderer:
         return Lin.var(name)
 
     @contextmanager
-    def scope(self) -> Iterator[_Scope]:
-        """A nested block: its statements are in the yielded scope's ``lines`` for the caller to place."""
-        inner = _Scope()
+    def scope(self, memo: dict[object, str] | None = None) -> Iterator[_Scope]:
+        """A nested block: its statements are in the yielded scope's ``lines`` for the caller to place.
+
+        *memo* holds the values that it finds and leaves, for blocks that see the same ones.
+        """
+        inner = _Scope(memo={} if memo is None else memo)
         self.scopes.append(inner)
         try:
             yield inner
@@ -129,7 +164,38 @@ class Renderer:
         self.loads.append((leaf, offset))
         self.reads.setdefault(leaf)
         pointer = self.params.read(leaf)
+        e = self.elements
+        if e is not None and e.width > 1 and self.level([offset]) >= e.inner:
+            words = self._vector(e, leaf, pointer, offset)
+            if words is not None:
+                return vector.get(leaf.dtype, words)
+            e.scattered = True
         return unpack(leaf.dtype, f"{pointer}.v[{self.text(offset, opaque=False)}]")
+
+    def _vector(self, e: Elements, leaf: Value, pointer: str, offset: Lin) -> str | None:
+        """The words of the vector that has element *offset* of a leaf, None where its elements are no aligned neighbours."""
+        if self._branches or offset.coefficient("k") != 1:
+            return None
+        first = self.first_of(offset)
+        if self.level([first]) > e.level:
+            return None
+        key = ("vector", leaf, first)
+        for scope in self.scopes[: e.level + 1]:
+            if key in scope.memo:
+                return scope.memo[key]
+        name = self.fresh("x")
+        for line in vector.load(name, leaf.dtype, e.width, pointer, self.text(first, opaque=False)):
+            self.emit(line, e.level)
+        return self._remember(key, e.level, name)
+
+    def first_of(self, offset: Lin) -> Lin:
+        """Where the vector with element *offset* begins; notes what must be a multiple of the width for it to be aligned."""
+        assert self.elements is not None
+        first = Lin(tuple((n, c) for n, c in offset.terms if n != "k"), offset.const)
+        whole = (self.elements.axis, self.elements.variable)
+        parts = [c for n, c in first.terms if n not in whole and self.alias.get(n, n) is not None]
+        self.elements.aligned.update(dict.fromkeys([*parts, first.const]))
+        return first
 
     def _divide(self, e: Lin, by: Extent, level: int) -> tuple[Lin, Lin]:
         """Quotient and remainder of a non-negative index."""
@@ -196,6 +262,11 @@ class Renderer:
     def _assign(self, key: object, dtype: DType, text: str, level: int) -> str:
         name = self.fresh()
         self.params.use(dtype)
+        e = self.elements
+        if e is not None and e.kept and level == e.inner and not self._branches:
+            self.emit(f"{GLSL_TYPES[dtype].compute} {name}[ITEMS{f' * {e.width}' if e.width > 1 else ''}];", 0)
+            self.emit(f"{name}[{e.slot}] = {text};", level)
+            return self._remember(key, level, f"{name}[{e.slot}]")
         self.emit(f"{GLSL_TYPES[dtype].compute} {name} = {text};", level)
         return self._remember(key, level, name)
 
@@ -320,9 +391,11 @@ class Renderer:
         deeper = self.scopes[level + 1 :]
         del self.scopes[level + 1 :]
         self.scopes.append(_Scope())
+        self._branches += 1
         try:
             yield level + 1
         finally:
+            self._branches -= 1
             self.scopes.pop()
             self.scopes.extend(deeper)
 

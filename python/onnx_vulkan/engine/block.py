@@ -316,6 +316,7 @@ class Block:
                 spec,
                 8 if in_record else kernel.params.size,
                 kernel.label,
+                full_subgroups=kernel.full_subgroups,
             )
             for kernel, spec, in_record in wanted
         ]

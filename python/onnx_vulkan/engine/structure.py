@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx_vulkan.codegen.kernel import Step
-from onnx_vulkan.codegen.loop import loop_kernel
+from onnx_vulkan.codegen.loop import loop_step
 from onnx_vulkan.dims import Dim, Extent, Guard, Scope, product, symbol
 from onnx_vulkan.fuse import fuse
 from onnx_vulkan.graph import Array, Graph, TensorType
@@ -155,7 +155,7 @@ def _own_outputs(program: Program) -> tuple[list[Value], list[Step]]:
             copy = Value(out.dtype, out.shape, out.name)
             instr = Instr("reshape", (out,), (copy,), {"shape": out.shape}, "output")
             source = out
-            copies.append(loop_kernel("output", [copy], {copy: instr}, lambda v, source=source: v is source))  # type: ignore[misc]
+            copies.append(loop_step("output", [copy], {copy: instr}, lambda v, source=source: v is source))  # type: ignore[misc]
             out = copy
         outputs.append(out)
     return outputs, copies

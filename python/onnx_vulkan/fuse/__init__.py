@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from onnx_vulkan.codegen.kernel import Step
-from onnx_vulkan.codegen.loop import loop_kernel
+from onnx_vulkan.codegen.loop import loop_step
 from onnx_vulkan.codegen.render import INLINE_OPS
 from onnx_vulkan.codegen.row import RowGroup, row_step
 from onnx_vulkan.codegen.view import strided_view
@@ -272,7 +272,7 @@ class _Fuser:
 
             label = made.source or made.op
             position = max(self.flow.order[self.flow.producers[v]] for v in group_values)
-            built.append((position, loop_kernel(label, group_values, producers, is_stored)))
+            built.append((position, loop_step(label, group_values, producers, is_stored)))
         return _ordered(built, self.aliases(built))
 
     def loop_groups(self) -> list[list[Value]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from onnx_vulkan.codegen.hole import Axes, fill_hole
-from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, grid_of, workgroups
+from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, chosen_by_step, grid_of, workgroups
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.types import GLSL_TYPES
 from onnx_vulkan.dims import Extent, ceil_div, minimum, product
@@ -37,11 +37,6 @@ class Destination:
 
     axes: Axes
     lines: Callable[[Params], Sequence[str]] = lambda params: ()
-
-
-def chosen_by_step(at: At, limits: Limits) -> Variant:
-    """The ``choose`` of a kernel whose step chooses for it."""
-    raise TypeError("this kernel's variant is chosen by its step")
 
 
 def register_dtype(acc: DType) -> DType:

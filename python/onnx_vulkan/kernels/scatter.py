@@ -21,7 +21,7 @@ import numpy as np
 from onnx_vulkan.codegen import functions
 from onnx_vulkan.codegen.index import row_major
 from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Step
-from onnx_vulkan.codegen.loop import loop_kernel
+from onnx_vulkan.codegen.loop import loop_step
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.types import GLSL_TYPES, pack, unpack
 from onnx_vulkan.dims import Dim, Extent, product
@@ -252,7 +252,7 @@ class ScatterStep:
     label: str
     reads: tuple[Value, ...]
     writes: tuple[Value, ...]
-    parts: tuple[Kernel | PairSort, ...]
+    parts: tuple[Step | PairSort, ...]
 
     def launches(self, at: At, limits: Limits) -> list[Launch]:
         """The copy, then what the updates need."""
@@ -266,8 +266,8 @@ def scatter_step(group: Group) -> Step:
     data, indices, updates = instr.inputs
     scatter, out, fn = _Scatter(instr), instr.out, instr.attrs["reduction"]
     same = Instr("reshape", (data,), (out,), {"shape": out.shape})
-    copy = loop_kernel(label, [out], {**group.producers, out: same}, lambda v: v is not out and group.is_leaf(v))
-    parts: list[Kernel | PairSort] = [copy]
+    copy = loop_step(label, [out], {**group.producers, out: same}, lambda v: v is not out and group.is_leaf(v))
+    parts: list[Step | PairSort] = [copy]
     if distinct_rows(instr):
         parts.append(scatter.write(label, None) if fn == "none" else scatter.combine(label))
     elif fn == "none":

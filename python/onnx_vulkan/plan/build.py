@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from onnx_vulkan.codegen.kernel import Kernel, Launch, Limits, Step
-from onnx_vulkan.codegen.loop import loop_kernel
+from onnx_vulkan.codegen.loop import loop_step
 from onnx_vulkan.dims import Dim, Extent, Guard, evaluate, product, substitute, symbols_of
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import OutOfDeviceMemory, ShapeMismatch, Unsupported
@@ -47,10 +47,10 @@ DIRECT_BYTES = 16 * 1024
 """Outputs up to this size are written straight to memory that the host reads, however far that is: a copy would cost more."""
 
 
-def _copy(source: Value, target: Value, label: str) -> Kernel:
-    """The kernel that copies one value to another of equal type and shape."""
+def _copy(source: Value, target: Value, label: str) -> Step:
+    """The step that copies one value to another of equal type and shape."""
     instr = Instr("reshape", (source,), (target,), {"shape": target.shape})
-    return loop_kernel(label, [target], {target: instr}, lambda v: v is source)
+    return loop_step(label, [target], {target: instr}, lambda v: v is source)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +64,8 @@ class PlanInput:
     host_bytes: bytes | None = None
 
     @cached_property
-    def copied(self) -> tuple[Value, Kernel]:
-        """What stands for the input in host memory, and the kernel that brings it to the device as ``value``."""
+    def copied(self) -> tuple[Value, Step]:
+        """What stands for the input in host memory, and the step that brings it to the device as ``value``."""
         source = Value(self.value.dtype, self.value.shape, self.value.name)
         return source, _copy(source, self.value, "input")
 
@@ -80,8 +80,8 @@ class PlanOutput:
     bits: int
 
     @cached_property
-    def copied(self) -> tuple[Value, Kernel]:
-        """A copy of the value and the kernel that makes it."""
+    def copied(self) -> tuple[Value, Step]:
+        """A copy of the value and the step that makes it."""
         copy = Value(self.value.dtype, self.value.shape, self.value.name)
         return copy, _copy(self.value, copy, "output")
 
@@ -257,13 +257,13 @@ class PlanDraft:
         read = {self.base(v) for launch in self.launches for v in launch.kernel.reads}
         for n, i in enumerate(self.q.inputs):
             if self.comes_by_copy(i.value) and i.value in read:
-                self.sources[n], kernel = i.copied
-                self.launches[:0] = kernel.launches(self.at, self.q.limits)
+                self.sources[n], step = i.copied
+                self.launches[:0] = step.launches(self.at, self.q.limits)
         self.results = [o.value for o in self.q.outputs]
         for n, o in enumerate(self.q.outputs):
             if self.leaves_by_copy(o.value, read):
-                self.results[n], kernel = o.copied
-                self.launches.extend(kernel.launches(self.at, self.q.limits))
+                self.results[n], step = o.copied
+                self.launches.extend(step.launches(self.at, self.q.limits))
 
     def comes_by_copy(self, v: Value) -> bool:
         """Whether an input is copied to the arena first: kernels would read host memory again and again."""

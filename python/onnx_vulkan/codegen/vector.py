@@ -1,0 +1,91 @@
+"""Vectors: neighbouring elements that one invocation moves together, as 32-bit words in registers.
+
+A vector has *width* elements, enough for accesses of 16 bytes where the widest tensor allows it. In registers it is an array of
+words; ``get`` and ``put`` are the expressions that take element ``k`` out of it and put it in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from onnx_vulkan.codegen.types import GLSL_TYPES, pack
+from onnx_vulkan.dtypes import DType
+
+__all__ = ["get", "load", "put", "store", "vector_width", "word_count"]
+
+ACCESS_BYTES = 16
+"""The widest load and store of a device."""
+
+
+def vector_width(dtypes: Iterable[DType]) -> int:
+    """How many elements of tensors of these dtypes one invocation moves together."""
+    return max(4, ACCESS_BYTES // max(d.size for d in dtypes))
+
+
+def word_count(dtype: DType, width: int) -> int:
+    """The words of a vector."""
+    return width * dtype.size // 4
+
+
+def _moves(macro: str, name: str, dtype: DType, width: int, pointer: str, offset: str) -> list[str]:
+    words = word_count(dtype, width)
+    step = min(words, ACCESS_BYTES // 4)
+    first = f"({offset}) >> {width.bit_length() - 1}"
+    if words == step:
+        return [f"{macro}{step}({name}, 0, {pointer}, {first})"]
+    moves = words // step
+    return [f"{macro}{step}({name}, {step * n}, {pointer}, ({first}) * {moves} + {n})" for n in range(moves)]
+
+
+def load(name: str, dtype: DType, width: int, pointer: str, offset: str) -> list[str]:
+    """Statements that declare the words *name* and load the vector at element *offset*, a multiple of the width."""
+    return [f"uint {name}[{word_count(dtype, width)}];", *_moves("LOAD_WORDS", name, dtype, width, pointer, offset)]
+
+
+def store(name: str, dtype: DType, width: int, pointer: str, offset: str) -> list[str]:
+    """Statements that store the words *name* at element *offset*, a multiple of the width."""
+    return _moves("STORE_WORDS", name, dtype, width, pointer, offset)
+
+
+def get(dtype: DType, name: str) -> str:
+    """Element ``k`` of the words *name*, in its compute type."""
+    if dtype.size == 8:
+        pair = f"uvec2({name}[2 * k], {name}[2 * k + 1])"
+        if dtype is DType.F64:
+            return f"packDouble2x32({pair})"
+        return f"packUint2x32({pair})" if dtype is DType.U64 else f"packInt2x32(ivec2({pair}))"
+    if dtype.size == 4:
+        word = f"{name}[k]"
+        return {DType.F32: f"uintBitsToFloat({word})", DType.I32: f"int({word})", DType.U32: word}[dtype]
+    if dtype is DType.F16:
+        return f"float(unpackFloat2x16({name}[k >> 1])[k & 1])"
+    if dtype is DType.BF16:
+        return f"uintBitsToFloat(({name}[k >> 1] >> (16 * (k & 1))) << 16)"
+    each = 4 // dtype.size
+    bits = 8 * dtype.size
+    word = f"{name}[k >> {each.bit_length() - 1}]"
+    compute = GLSL_TYPES[dtype].compute
+    signed = f"int({word})" if dtype.is_signed and dtype is not DType.BOOL else word
+    field = f"bitfieldExtract({signed}, {bits} * (k & {each - 1}), {bits})"
+    return f"({field} != 0u)" if compute == "bool" else field
+
+
+def put(dtype: DType, name: str, value: str) -> str:
+    """The statement that puts a compute-type *value* into element ``k`` of the words *name*, which were 0."""
+    if dtype.size == 8:
+        pair = {
+            DType.F64: f"unpackDouble2x32({value})",
+            DType.U64: f"unpackUint2x32({value})",
+            DType.I64: f"uvec2(unpackInt2x32({value}))",
+        }[dtype]
+        return f"{{ uvec2 pair = {pair}; {name}[2 * k] = pair.x; {name}[2 * k + 1] = pair.y; }}"
+    if dtype.size == 4:
+        return f"{name}[k] = {f'floatBitsToUint({value})' if dtype is DType.F32 else f'uint({value})'};"
+    each = 4 // dtype.size
+    bits = 8 * dtype.size
+    stored = pack(dtype, value)
+    if dtype is DType.F16:
+        field = f"packFloat2x16(f16vec2({stored}, float16_t(0)))"
+    else:
+        field = f"(uint({stored}) & {(1 << bits) - 1}u)"
+    return f"{name}[k >> {each.bit_length() - 1}] |= {field} << ({bits} * (k & {each - 1}));"
