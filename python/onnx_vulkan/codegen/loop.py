@@ -13,6 +13,7 @@ from onnx_vulkan.codegen.index import ZERO, Lin, linearize
 from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, chosen_by_step, grid_of, workgroups
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.render import Renderer
+from onnx_vulkan.codegen.tile import Crossing, find_crossing
 from onnx_vulkan.codegen.vector import vector_width
 from onnx_vulkan.codegen.walk import Walk
 from onnx_vulkan.dims import product
@@ -40,7 +41,7 @@ def loop_step(
 
 
 class LoopStep:
-    """A loop kernel in its texts: one for single elements, one for vectors, which is rendered when sizes first ask for it."""
+    """A loop kernel in its texts, for single elements, vectors and tiles, which are rendered when sizes first ask for them."""
 
     def __init__(self, group: _Group):
         self.group = group
@@ -54,6 +55,12 @@ class LoopStep:
         accesses = [offset for _, offset in probe.loads] + [linearize(self.coords, self.shape)]
         self.runs = merge_axes(self.names, self.shape, range(len(self.shape)), accesses, probe.opaque)
         self.reads = tuple(probe.reads)
+        self._crossing: Crossing | None = None
+        found = find_crossing(self.names, self.runs, probe.loads)
+        if found is not None:
+            self._crossing = Crossing(
+                group.label, group.outputs, group.producers, group.is_leaf, self.names, self.coords, self.runs, found
+            )
         self._texts: dict[int, tuple[Kernel, Walk]] = {}
 
     def text(self, width: int) -> tuple[Kernel, Walk]:
@@ -94,6 +101,10 @@ class LoopStep:
 
     def launches(self, at: At, limits: Limits) -> list[Launch]:
         """One launch."""
+        if self._crossing is not None:
+            tiled = self._crossing.launches(at, limits)
+            if tiled:
+                return tiled
         total = product(self.shape)
         count = at(total)
         width = self._width(at, count)

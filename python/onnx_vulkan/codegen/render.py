@@ -83,7 +83,8 @@ class Renderer:
 
     ``producers`` gives the instruction of each value to be computed here; a value without one (or for which ``is_leaf`` says so)
     is loaded. ``loads`` collects the offset of every load and ``opaque`` the variables used in any other way: from both, a
-    kernel sees which loop axes may be merged.
+    kernel sees which loop axes may be merged. ``staged`` are accesses that lie elsewhere already: their expressions, which are
+    stored elements in their compute type.
     """
 
     def __init__(self, params: Params, producers: Mapping[Value, Instr], is_leaf: Callable[[Value], bool]):
@@ -97,6 +98,7 @@ class Renderer:
         self.opaque: set[str] = set()
         self.reads: dict[Value, None] = {}
         self.elements: Elements | None = None
+        self.staged: dict[tuple[Value, Lin], str] = {}
         self._branches = 0
         self._names = 0
 
@@ -163,6 +165,10 @@ class Renderer:
         """The compute-type expression of element *offset* of a leaf."""
         self.loads.append((leaf, offset))
         self.reads.setdefault(leaf)
+        if self.staged:
+            there = self.staged.get((leaf, Lin(tuple((n, c) for n, c in offset.terms if n != "k"), offset.const)))
+            if there is not None:
+                return there
         pointer = self.params.read(leaf)
         e = self.elements
         if e is not None and e.width > 1 and self.level([offset]) >= e.inner:

@@ -47,26 +47,26 @@ def store(name: str, dtype: DType, width: int, pointer: str, offset: str) -> lis
     return _moves("STORE_WORDS", name, dtype, width, pointer, offset)
 
 
-def get(dtype: DType, name: str) -> str:
-    """Element ``k`` of the words *name*, in its compute type."""
+def get(dtype: DType, name: str, k: str = "k") -> str:
+    """Element *k* of the words *name*, in its compute type."""
     if dtype.size == 8:
-        pair = f"uvec2({name}[2 * k], {name}[2 * k + 1])"
+        pair = f"uvec2({name}[2 * {k}], {name}[2 * {k} + 1])"
         if dtype is DType.F64:
             return f"packDouble2x32({pair})"
         return f"packUint2x32({pair})" if dtype is DType.U64 else f"packInt2x32(ivec2({pair}))"
     if dtype.size == 4:
-        word = f"{name}[k]"
+        word = f"{name}[{k}]"
         return {DType.F32: f"uintBitsToFloat({word})", DType.I32: f"int({word})", DType.U32: word}[dtype]
     if dtype is DType.F16:
-        return f"float(unpackFloat2x16({name}[k >> 1])[k & 1])"
+        return f"float(unpackFloat2x16({name}[{k} >> 1])[{k} & 1])"
     if dtype is DType.BF16:
-        return f"uintBitsToFloat(({name}[k >> 1] >> (16 * (k & 1))) << 16)"
+        return f"uintBitsToFloat(({name}[{k} >> 1] >> (16 * ({k} & 1))) << 16)"
     each = 4 // dtype.size
     bits = 8 * dtype.size
-    word = f"{name}[k >> {each.bit_length() - 1}]"
+    word = f"{name}[{k} >> {each.bit_length() - 1}]"
     compute = GLSL_TYPES[dtype].compute
     signed = f"int({word})" if dtype.is_signed and dtype is not DType.BOOL else word
-    field = f"bitfieldExtract({signed}, {bits} * (k & {each - 1}), {bits})"
+    field = f"bitfieldExtract({signed}, {bits} * ({k} & {each - 1}), {bits})"
     return f"({field} != 0u)" if compute == "bool" else field
 
 

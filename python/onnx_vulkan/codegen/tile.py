@@ -1,0 +1,185 @@
+"""Loop kernels that cross memory: what is loaded runs along another axis than what is stored, as in a transpose.
+
+A workgroup computes a tile of the two axes. It loads the crossing tensors along their own fast axis ``b`` into shared memory, and
+computes and stores along the output's fast axis ``a``, so that both sides move whole lines. Elements of fewer than 4 bytes are
+loaded and stored by words of neighbours where the extents allow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx_vulkan.codegen import vector
+from onnx_vulkan.codegen.index import Lin, linearize
+from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, chosen_by_step, grid_of, is_multiple
+from onnx_vulkan.codegen.params import Params
+from onnx_vulkan.codegen.render import Renderer
+from onnx_vulkan.codegen.types import GLSL_TYPES, unpack
+from onnx_vulkan.codegen.walk import Walk, place_runs
+from onnx_vulkan.dims import Extent, ceil_div, product
+from onnx_vulkan.program.ir import Instr, Value
+
+__all__ = ["Crossing", "find_crossing"]
+
+SIDE = 32
+"""Words along either side of a tile."""
+
+SHORTEST = 8
+"""An axis shorter than this leaves most of a tile empty."""
+
+FEWEST = 16 * 1024
+"""Elements below which nothing is gained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """An access of a leaf that can be staged in shared memory."""
+
+    leaf: Value
+    offset: Lin
+
+
+def find_crossing(
+    names: Sequence[str], runs: Sequence[Sequence[int]], loads: Sequence[tuple[Value, Lin]]
+) -> tuple[int, tuple[Access, ...]] | None:
+    """The run along which loads are fast that the last run, along which stores are fast, crosses, and those loads."""
+    if len(runs) < 2:
+        return None
+    last = [names[run[-1]] for run in runs]
+    for b in range(len(runs) - 1):
+        crossing = [
+            Access(leaf, o)
+            for leaf, o in loads
+            if o.coefficient(last[b]) == 1 and o.coefficient(last[-1]) not in (0, 1) and o.variables <= set(names)
+        ]
+        if crossing:
+            return b, tuple(dict.fromkeys(crossing))
+    return None
+
+
+class Crossing:
+    """The tiled texts of a loop kernel. ``run`` is the number of the run that is ``b``; ``staged`` what goes through tiles."""
+
+    def __init__(
+        self,
+        label: str,
+        outputs: Sequence[Value],
+        producers: Mapping[Value, Instr],
+        is_leaf: Callable[[Value], bool],
+        names: Sequence[str],
+        coords: Sequence[Lin],
+        runs: Sequence[Sequence[int]],
+        found: tuple[int, tuple[Access, ...]],
+    ):
+        self.label, self.outputs, self.producers, self.is_leaf = label, tuple(outputs), producers, is_leaf
+        self.names, self.coords, self.shape = names, coords, outputs[0].shape
+        run, self.staged = found
+        self.a, self.b = runs[-1], runs[run]
+        self.outer = [r for n, r in enumerate(runs) if n not in (run, len(runs) - 1)]
+        self.extent_a, self.extent_b, self.extent_outer = (
+            product(self.shape[i] for r in part for i in r) for part in ([self.a], [self.b], self.outer)
+        )
+        self.vector = max(1, 4 // max(v.dtype.size for v in (*(s.leaf for s in self.staged), *outputs)))
+        self._texts: dict[int, tuple[Kernel, Walk, list[Extent]]] = {}
+
+    def text(self, width: int) -> tuple[Kernel, Walk, list[Extent]]:
+        """The kernel that moves *width* elements together, its walk, and what has to be multiples of the width."""
+        if width not in self._texts:
+            self._texts[width] = self._render(width)
+        return self._texts[width]
+
+    def tiles(self, width: int) -> tuple[Extent, Extent]:
+        """The tiles along a and b."""
+        return ceil_div(self.extent_a, SIDE * width), ceil_div(self.extent_b, SIDE * width)
+
+    def _render(self, width: int) -> tuple[Kernel, Walk, list[Extent]]:
+        params = Params()
+        r = Renderer(params, self.producers, self.is_leaf)
+        end_a, end_b = params.word(self.extent_a), params.word(self.extent_b)
+        tiles_a, tiles_b = self.tiles(width)
+        side = SIDE * width
+        local = "int(gl_LocalInvocationID.x)"
+        across, along = f"{local} / {SIDE} + n * int(gl_WorkGroupSize.x) / {SIDE}", f"{local} % {SIDE} * {width}"
+        walk = Walk(
+            r,
+            self.names,
+            self.shape,
+            [self.a],
+            "a",
+            [
+                f"int in_a = {along}, in_b = {across};",
+                f"int a = min(first_a + in_a, {end_a} - {width}), b = min(first_b + in_b, {end_b} - 1);",
+                f"bool there = first_a + in_a < {end_a} && first_b + in_b < {end_b};",
+            ],
+            width=width,
+            kept=False,
+        )
+        r.alias.update({self.names[i]: None for i in self.b})
+        r.alias[self.names[self.b[-1]]] = "b"
+        r.levels.update({self.names[i]: 1 for i in self.b})
+        place_runs(r, self.names, self.shape, [self.a], "a", 1)
+        place_runs(r, self.names, self.shape, self.outer, "outer", 0)
+        placed = len(r.scopes[0].lines)
+        shared, lines, aligned = [], [], []
+        for n, s in enumerate(self.staged):
+            cells = f"tile_{n}"
+            place = r.text(s.offset, opaque=False)
+            pointer, t = params.read(s.leaf), s.leaf.dtype
+            r.reads.setdefault(s.leaf)
+            if width == 1:
+                shared.append(f"shared {GLSL_TYPES[t].compute} {cells}[{side}][{side} + 1];")
+                lines.append(f"{cells}[in_a][in_b] = {unpack(t, f'{pointer}.v[{place}]')};")
+                r.staged[s.leaf, s.offset] = f"{cells}[in_a][in_b]"
+            else:
+                words = vector.word_count(t, width)
+                shared.append(f"shared uint {cells}[{side}][{words * SIDE} + 1];")
+                lines += vector.load(f"x{n}", t, width, pointer, place)
+                lines += [f"{cells}[in_a][in_b / {width} * {words} + {w}] = x{n}[{w}];" for w in range(words)]
+                r.staged[s.leaf, s.offset] = vector.get(t, f"{cells}[in_a + k]", "in_b")
+                aligned += [c for name, c in s.offset.terms if name != self.names[self.b[-1]]]
+                aligned.append(s.offset.const)
+        aligned += [self.extent_b] if width > 1 else []
+        coords = walk.point(self.coords)
+        walk.store([(out, coords, linearize(coords, out.shape)) for out in self.outputs], "", ("{", "}"))
+        setup = r.scopes[0].lines
+        body = "\n".join(
+            [
+                "layout(local_size_x_id = 0) in;",
+                f"const uint ITEMS = {side * SIDE}u / gl_WorkGroupSize.x;",
+                *shared,
+                "",
+                "void main() {",
+                "    int tile = int(gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x);",
+                f"    if (tile >= {params.word(tiles_a * tiles_b * self.extent_outer)}) return;",
+                f"    int rest = divide(tile, {params.divisor(tiles_b)});",
+                f"    int outer = divide(rest, {params.divisor(tiles_a)});",
+                f"    int first_b = (tile - rest * {params.word(tiles_b)}) * {side};",
+                f"    int first_a = (rest - outer * {params.word(tiles_a)}) * {side};",
+                *("    " + line for line in setup[:placed]),
+                "    [[unroll]] for (int n = 0; n < int(ITEMS); n++) {",
+                f"        int in_a = {across}, in_b = {along};",
+                f"        int a = min(first_a + in_a, {end_a} - 1), b = min(first_b + in_b, {end_b} - {width});",
+                *("        " + line for line in lines),
+                "    }",
+                "    barrier();",
+                *("    " + line for line in setup[placed:]),
+                "}",
+                "",
+            ]
+        )
+        return Kernel(self.label, params, body, tuple(r.reads), self.outputs, chosen_by_step), walk, aligned
+
+    def launches(self, at: At, limits: Limits) -> list[Launch]:
+        """One launch, or none where tiles do not suit the sizes."""
+        a, b = at(self.extent_a), at(self.extent_b)
+        if min(a, b) < SHORTEST or a * b * at(self.extent_outer) < FEWEST or limits.max_workgroup_invocations < 256:
+            return []
+        width = self.vector
+        if width > 1:
+            _, walk, aligned = self.text(width)
+            if min(a, b) < SIDE * width // 2 or not walk.suits(at) or not all(is_multiple(at, e, width) for e in aligned):
+                width = 1
+        kernel, _, _ = self.text(width)
+        tiles_a, tiles_b = self.tiles(width)
+        return [Launch(kernel, Variant((256,), grid_of(tiles_a * tiles_b * self.extent_outer)))]
