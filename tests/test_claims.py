@@ -2,13 +2,15 @@
 
 import json
 import random
+import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 from onnx_vulkan import claims
-from onnx_vulkan.claims import convex_blocks, extract, partition
+from onnx_vulkan.claims import convex_blocks, cost, extract, partition
 from onnx_vulkan.dims import symbol
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import InvalidInput
@@ -38,6 +40,7 @@ def unary(op, opset=17, domain="", elem=T.FLOAT, out=None, **attrs) -> Graph:
 
 
 X = [value("x", ["n", 4])]
+KEEP = SimpleNamespace(island="keep")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +141,7 @@ def test_value_that_decided_a_shape_from_outside_the_block() -> None:
     ]
     w = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
     made = graph(nodes, X, [value("y", None), value("t", [2], T.INT64)], [w])
-    found = partition(made)
+    found = partition(made, KEEP)
     assert [r.op_type for r in found.refusals] == ["Nonsense"]
     assert found.host_inputs == ("t",)
 
@@ -231,8 +234,9 @@ def test_a_body_judged_alone() -> None:
     assert partition(claims.with_outer(g, bodies["else_branch"])).refusals[0].op_type == "NonZero"
 
 
-def _islands() -> Graph:
-    w = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
+def _islands(width: int = 1024, rows: int | str = "n", elem: int = T.FLOAT) -> Graph:
+    """A product, a Relu and a Transpose with nodes that nobody knows between them."""
+    w = numpy_helper.from_array(np.ones((width, width), helper.tensor_dtype_to_np_dtype(elem)), "w")
     nodes = [
         node("MatMul", ["x", "w"], ["a"]),
         node("Nonsense", ["a"], ["b"]),
@@ -241,26 +245,61 @@ def _islands() -> Graph:
         node("Transpose", ["d"], ["e"]),
         node("Nonsense", ["e"], ["y"]),
     ]
-    known = [value(n, ["n", 4]) for n in "bd"]
-    return graph(nodes, X, [value("y", None), *known], [w])
+    known = [value(n, [rows, width], elem) for n in "bd"]
+    return graph(nodes, [value("x", [rows, width], elem)], [value("y", None), *known], [w])
+
+
+FOUR_CORES = claims.machine("discrete", 4)
 
 
 def test_islands_are_given_back() -> None:
-    found = partition(_islands())
+    found = partition(_islands(rows=512), rates=FOUR_CORES)
     assert found.blocks == ((0,),) and list(found.given_back) == [2, 4]
-    assert "cheap" in found.given_back[2] and "only move" in found.given_back[4]
-
-    class Keep:
-        keep_islands = True
-
-    assert partition(_islands(), Keep()).blocks == ((0,), (2,), (4,))
+    relu = found.given_back[2]
+    assert (relu.op_type, relu.check) == ("Relu", "cost")
+    numbers = (
+        r"this node would be a block of about \d+ us \(60 us to enter and leave it, \d+ us of copies, \d+ us on the device\)"
+    )
+    assert re.match(numbers + ", and the CPU takes about .*; the option island=keep", relu.reason), relu.reason
+    assert partition(_islands(), KEEP, rates=FOUR_CORES).blocks == ((0,), (2,), (4,))
     assert partition(unary("Transpose")).blocks == ((0,),), "a whole graph is never given back"
+    body = partition(unary("Transpose"), body=True)
+    assert not body.blocks and body.given_back[0].check == "cost", "but a body is no whole graph"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kind", "cores", "product_stays"),
+    [
+        ((64, 64), "discrete", 4, False),  # too small
+        ((64, 4096), "discrete", 4, False),  # little more than its copies
+        ((1024, 512), "discrete", 4, True),
+        ((1024, 512), "discrete", 128, False),  # a CPU that is faster
+        ((1024, 512), "integrated", 4, True),
+        ((1024, 512), "integrated", 64, False),
+        ((1024, 512), "cpu", 4, True),  # it stands for a GPU
+        ((64, 64, T.DOUBLE), "discrete", 4, True),  # the CPU may have no kernel for the type
+    ],
+)
+def test_what_a_product_is_worth(sizes: tuple, kind: str, cores: int, product_stays: bool) -> None:
+    found = partition(_islands(*sizes), rates=claims.machine(kind, cores))
+    assert ((0,) in found.blocks) == product_stays, found.given_back
+
+
+def test_sizes_that_are_assumed() -> None:
+    def stays(dim: str, **declared: int) -> bool:
+        options = SimpleNamespace(runtime_dims=declared)
+        return (0,) in partition(_islands(512, dim), options, rates=FOUR_CORES).blocks
+
+    assert not stays("n") and not stays("batch"), "the first axis counts as a batch of one"
+    assert stays("n", n=2048)
+    numbers = cost.assumed_numbers(graph([node("Relu", ["x"], ["y"])], [value("x", ["b", "length"])], [value("y", None)]))
+    assert (numbers["b"], numbers["length"], numbers["batch_size"]) == (1, cost.ASSUMED_EXTENT, 1)
 
 
 def test_claim_log_and_restriction(tmp_path, monkeypatch) -> None:
     log = tmp_path / "claims.jsonl"
     monkeypatch.setenv("ONNX_VULKAN_CLAIM_LOG", str(log))
-    partition(_islands())
+    partition(_islands(rows=512), rates=FOUR_CORES)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(e["op_type"], e["claimed"], e["check"], e["block"]) for e in lines] == [
         ("MatMul", True, "", 0), ("Nonsense", False, "opset", None), ("Relu", False, "cost", None),
@@ -268,15 +307,15 @@ def test_claim_log_and_restriction(tmp_path, monkeypatch) -> None:
     ]  # fmt: skip
     assert set(lines[0]) == {"name", "op_type", "domain", "since_version", "claimed", "check", "reason", "block"}
     monkeypatch.setenv("ONNX_VULKAN_OPS", "")  # set to nothing is not set
-    assert not any("ONNX_VULKAN_OPS" in r.reason for r in partition(_islands()).refusals)
+    assert not any("ONNX_VULKAN_OPS" in r.reason for r in partition(_islands(4)).refusals)
     monkeypatch.setenv("ONNX_VULKAN_OPS", "Relu, d")
-    found = partition(_islands())
+    found = partition(_islands(4))
     assert found.blocks == ((2,),)
     assert ("kernel", True) in {(r.check, "ONNX_VULKAN_OPS" in r.reason) for r in found.refusals}
     assert len(log.read_text().splitlines()) == 18
     monkeypatch.setenv("ONNX_VULKAN_CLAIM_LOG", str(tmp_path))
     with pytest.raises(InvalidInput, match=r"CLAIM_LOG names .* cannot be written"):
-        partition(_islands())
+        partition(_islands(rows=512), rates=FOUR_CORES)
 
 
 def test_no_gpu_and_no_ort_are_needed() -> None:

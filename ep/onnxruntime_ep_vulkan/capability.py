@@ -36,7 +36,7 @@ def claim(session: EpSession, graph: Handle, support: Handle) -> None:
     # 1.23 names the blocks of two bodies alike and then refuses the second; it does not tell a body's parent either.
     if abi.api_version() < 24 and read.graph.outer:
         return
-    blocks, refusals = partition(session, read)
+    blocks, refusals = partition(session, read, body=bool(_parent(graph)))
     free = [i for i, owner in enumerate(read.owners) if not owner]
     session.offered += len(free)
     session.refusals += refusals
@@ -55,8 +55,12 @@ def _fuse(support: Handle, nodes: list[Handle]) -> None:
     )
 
 
-def partition(session: EpSession, read: ReadGraph) -> tuple[list[list[int]], list[Refusal]]:
-    """The blocks (node numbers) and refusals that the claims find among the nodes that no EP has yet."""
+def partition(session: EpSession, read: ReadGraph, *, body: bool = False) -> tuple[list[list[int]], list[Refusal]]:
+    """The blocks (node numbers) and refusals that the claims find among the nodes that no EP has yet.
+
+    Nodes that are given back, their block not being worth the crossing, are among the refusals. *body*: the graph is that of a
+    node.
+    """
     from onnx_vulkan import claims
 
     # A node that another EP (or we, earlier) already has: no operator of this engine has an EP's name for a domain.
@@ -65,12 +69,14 @@ def partition(session: EpSession, read: ReadGraph) -> tuple[list[list[int]], lis
         read.graph.nodes[i].domain = read.owners[i]
     # What a body captures comes in like its inputs do.
     graph = replace(read.graph, inputs=[*read.graph.inputs, *read.graph.outer], outer=[])
-    found = claims.partition(graph, session.options, session.device.info.features)
+    info = session.device.info
+    rates = claims.machine(info.kind)
+    found = claims.partition(graph, session.options, info.features, rates=rates, body=body)
     while abi.api_version() < 27 and (lost := _not_handed_over(graph, found.blocks)):
         for i in lost:
             graph.nodes[i].domain = CAPTURING
-        found = claims.partition(graph, session.options, session.device.info.features)
-    refusals = [r for r in found.refusals if r.domain not in {read.owners[i] for i in taken}]
+        found = claims.partition(graph, session.options, info.features, rates=rates, body=body)
+    refusals = [r for r in (*found.refusals, *found.given_back.values()) if r.domain not in {read.owners[i] for i in taken}]
     refusals = [r if r.domain != CAPTURING else replace(r, domain="", check="kernel", reason=NOT_HANDED_OVER) for r in refusals]
     return [list(block) for block in found.blocks if not taken & set(block)], refusals
 

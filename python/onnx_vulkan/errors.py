@@ -55,7 +55,8 @@ class DeviceLost(DeviceError):
 class Refusal:
     """Why one node is not claimed.
 
-    ``check`` is one of ``opset``, ``dtype``, ``kernel``; ``reason`` is one sentence.
+    ``check`` is one of ``opset``, ``dtype``, ``kernel``, or ``cost`` where it could run and is not worth it; ``reason`` is one
+    sentence.
     """
 
     name: str

@@ -302,10 +302,15 @@ def test_standalone_for_real(good: Path) -> None:
 def test_a_loop_runs_partly(loop: Path) -> None:
     pytest.importorskip("onnxruntime_ep_vulkan")
     code, data, err = call("inspect", loop)
+    assert code == 2 and "2 left to the CPU (not worth the crossing); 0/2 in 0 blocks inside the bodies" in err
+    (body,) = data["bodies"]
+    assert {r["check"] for r in (*data["given_back"], *body["given_back"])} == {"cost"}
+    keep = ("--option", "island=keep")
+    code, data, err = call("inspect", loop, *keep)
     assert code == 2 and "2/2 in 1 block inside the bodies" in err
-    code, data, err = call("run", loop, "--dim", "n=2", "--runs", 1)
+    code, data, err = call("run", loop, "--dim", "n=2", "--runs", 1, *keep)
     assert code == 0, err
-    assert data["backends"]["ep"]["claimed"] == 2 and "refused" not in data["backends"]
+    assert data["backends"]["ep"]["claimed"] == 4 and "refused" not in data["backends"]
     assert "1 node on the CPU: 1 Loop (kernel)" in err
     code, _, err = call("run", loop, "--dim", "n=2", "--backend", "standalone")
     assert code == 2 and "Loop (kernel)" in err

@@ -151,7 +151,7 @@ def test_through_onnxruntime(network: Path) -> None:
 
 def test_blocks_between_nodes_of_the_cpu(loop: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_ep_vulkan")
-    keep = ("--option", "keep_islands=on", "--trace", tmp_path / "t.json")
+    keep = ("--option", "island=keep", "--trace", tmp_path / "t.json")
     code, data, err = call(loop, "--dim", "n=2", "--runs", 2, "--backend", "ep", *KNOWN, *keep)
     assert code == 0, err
     assert len(data["block_runs"]) == 2 and {k["block"] for k in data["kernels"]} == {0, 1}

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,15 @@ def test_choice_of_a_device(device: Device) -> None:
             Device.get(wrong)
     assert info.limits.push_constants >= 128
     assert {"i64", "scalar_layout"} <= info.features
+
+
+def test_a_software_device_is_not_chosen_beside_a_gpu(device: Device) -> None:
+    software = replace(device.info, index=0, kind="cpu", name="software", unusable="")
+    gpu = replace(software, index=1, kind="other", name="some GPU")
+    assert choose([software, gpu], None) is gpu
+    assert choose([software], None) is choose([software, gpu], "software") is software
+    with pytest.raises(DeviceError, match="has to be asked for by name"):
+        choose([software, replace(gpu, unusable="it is too old")], None)
 
 
 def test_environment_chooses(device: Device) -> None:

@@ -54,13 +54,14 @@ def chain() -> bytes:
 
 
 def vulkan_session(model: bytes | str, options: dict[str, Any] | None = None, **keywords: Any) -> ort.InferenceSession:
-    """A session on VulkanEP in the way that this ORT has, falling back to the CPU on no account."""
+    """A session on VulkanEP in the way that this ORT has, falling back to the CPU on no account; small blocks stay on Vulkan."""
+    options = {"island": "keep", **(options or {})}
     settings = keywords.pop("sess_options", None) or ort.SessionOptions()
     settings.log_severity_level = 4
     if ORT_MINOR >= 25:
-        providers = [("VulkanEP", options or {})]
+        providers = [("VulkanEP", options)]
         return ort.InferenceSession(model, settings, providers=providers, enable_fallback=0, **keywords)
-    settings.add_provider_for_devices(ep_devices()[:1], {k: str(v) for k, v in (options or {}).items()})
+    settings.add_provider_for_devices(ep_devices()[:1], {k: str(v) for k, v in options.items()})
     return ort.InferenceSession(model, settings, enable_fallback=0, **keywords)
 
 
@@ -106,7 +107,7 @@ class StubEngine:
     claims: Callable[[ReadGraph], list[list[int]]] = lambda read: [[i for i, owner in enumerate(read.owners) if not owner]]
     fail: dict[str, BaseException] = field(default_factory=dict)
 
-    def partition(self, session: Any, read: ReadGraph) -> tuple[list[list[int]], list[Any]]:
+    def partition(self, session: Any, read: ReadGraph, *, body: bool = False) -> tuple[list[list[int]], list[Any]]:
         if "capability" in self.fail:
             raise self.fail["capability"]
         own(read.graph)
@@ -186,7 +187,7 @@ class ScalingEngine:
     requests: list[Any] = field(default_factory=list)
     fail: BaseException | None = None
 
-    def partition(self, session: Any, read: ReadGraph) -> tuple[list[list[int]], list[Any]]:
+    def partition(self, session: Any, read: ReadGraph, *, body: bool = False) -> tuple[list[list[int]], list[Any]]:
         return [[i] for i, n in enumerate(read.graph.nodes) if n.op_type == "Mul" and not read.owners[i]], []
 
     def make_block(self, graph: Graph, session: Any) -> Any:

@@ -17,7 +17,9 @@ import onnxruntime_ep_vulkan
 import pytest
 from ep_stub import ORT_MINOR, chain, device_memory, ep_devices, loop, make_model, vulkan_session
 from onnx import TensorProto, helper, numpy_helper
+from onnx_vulkan import claims
 from onnx_vulkan._shim import lib
+from onnx_vulkan.claims import cost
 from onnx_vulkan.device import Device
 from test_reader import branches
 
@@ -230,8 +232,8 @@ def test_an_attribute_that_is_a_type_is_no_trouble() -> None:
     agree(vulkan_session(model), model, {"x": floats(2)})
 
 
-def test_nodes_that_are_refused_stay_on_the_cpu() -> None:
-    """Nodes that only the CPU has, through strings, between two blocks of ours."""
+def through_strings(width: int) -> bytes:
+    """Two products, and between them nodes that only the CPU has, on strings."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"]),
         helper.make_node("Cast", ["a"], ["t"], to=TensorProto.STRING),
@@ -239,13 +241,30 @@ def test_nodes_that_are_refused_stay_on_the_cpu() -> None:
         helper.make_node("Add", ["a", "d"], ["s"]),
         helper.make_node("MatMul", ["s", "w"], ["y"]),
     ]
-    model = make_model(nodes, {"x": [8, 8]}, {"y": [8, 8]}, {"w": floats(8, 8)})
+    return make_model(nodes, {"x": [1, width]}, {"y": [1, width]}, {"w": floats(width, width) / width})
+
+
+def test_nodes_that_are_refused_stay_on_the_cpu() -> None:
+    model = through_strings(8)
     session = vulkan_session(model)
-    feeds = {"x": np.eye(8, dtype=np.float32) + floats(8, 8) / 10}
-    agree(session, model, feeds)
+    agree(session, model, {"x": floats(1, 8)})
     if ORT_MINOR >= 24:
         refusals = onnxruntime_ep_vulkan.session_stats(session).refusals
-        assert any(r.op_type == "Cast" for r in refusals)
+        assert {r.check for r in refusals} <= {"dtype", "kernel"} and any(r.op_type == "Cast" for r in refusals)
+
+
+@pytest.mark.parametrize(("width", "blocks"), [(8, 0), (2048, 2)])
+def test_a_block_between_nodes_of_the_cpu_has_to_pay(width: int, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "machine", lambda kind: cost.machine(kind, 2))
+    model = through_strings(width)
+    session = vulkan_session(model, {"island": "auto"})
+    agree(session, model, {"x": floats(1, width)})
+    if ORT_MINOR >= 24:
+        stats = onnxruntime_ep_vulkan.session_stats(session)
+        assert stats.blocks == blocks
+        given_back = [r for r in stats.refusals if r.check == "cost"]
+        assert [r.op_type for r in given_back] == ([] if blocks else ["MatMul", "Add", "MatMul"])
+        assert all("island=keep" in r.reason for r in given_back)
 
 
 @pytest.mark.parametrize("mode", ["host", pytest.param("device", marks=device_memory)])

@@ -16,7 +16,7 @@ def test_options_arrive(stub: StubEngine) -> None:
         chain(), {"compile_ahead": "off", "contexts": 3, "runtime_dims": "past=1024, total=2048", "release_arena": "1"}
     )
     assert stub.options == [
-        Options(compile_ahead="off", contexts=3, release_arena=True, runtime_dims={"past": 1024, "total": 2048})
+        Options(compile_ahead="off", contexts=3, release_arena=True, island="keep", runtime_dims={"past": 1024, "total": 2048})
     ]
 
 

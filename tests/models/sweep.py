@@ -43,6 +43,8 @@ Feeds = dict[str, Array]
 Run = Callable[[Feeds], dict[str, Array]]
 
 
+KEEP = {"island": "keep"}
+"""Options with which also small blocks between CPU nodes are ours."""
 _INT4_LEVEL_4 = Tolerance(5e-2, 5e-2)
 """ONNX Runtime rounds activations to 8 bits in these models: norm weights that differ by 1e-7 move logits by 0.04 there."""
 
@@ -136,12 +138,13 @@ def through_ort(
     options.graph_optimization_level = level
     if memory:
         devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == provider and d.ep_metadata["memory"] == memory]
-        options.add_provider_for_devices(devices[:1], {})
+        options.add_provider_for_devices(devices[:1], KEEP)
     if alone:
         options.log_severity_level = 4
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=None if memory else [provider], enable_fallback=0)
+        providers = None if memory else [(provider, KEEP if provider == "VulkanEP" else {})]
+        session = onnxruntime.InferenceSession(str(path), options, providers=providers, enable_fallback=0)
     except Exception as error:
         if "default CPU EP" in str(error):
             raise Refused(str(error)) from None

@@ -1,30 +1,16 @@
-"""Cuts a graph into convex blocks of claimed nodes, and gives back those that are not worth the crossing. Pure graph work."""
+"""Cuts a graph into convex blocks of claimed nodes, less those that are to be given back. Pure graph work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from onnx_vulkan.graph import Graph, Node
 
-__all__ = ["BODIES_LEFT_ALONE", "bodies_of", "convex_blocks", "extract", "not_worth_it", "settle", "with_outer"]
+__all__ = ["BODIES_LEFT_ALONE", "bodies_of", "convex_blocks", "extract", "settle", "with_outer"]
 
 BODIES_LEFT_ALONE = frozenset({"If", "SequenceMap", "FlexAttention"})
 """Inside the bodies of these the plug-in claims nothing: an If is claimed whole or not at all, functions are inlined by ORT."""
-
-# Operators that only move, measure or rename data.
-_MOVEMENT = frozenset(
-    """Cast Concat Constant ConstantOfShape Expand Flatten Gather GatherElements GatherND Identity Range Reshape Shape Size
-    Slice Split Squeeze Tile Transpose Unsqueeze Where EyeLike""".split()
-)
-# Operators that read and write each element about once: moving their operands costs more than computing them anywhere.
-_CHEAP = _MOVEMENT | frozenset(
-    """Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh Ceil Celu Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu
-    Greater GreaterOrEqual HardSigmoid HardSwish IsInf IsNaN LeakyRelu Less LessOrEqual Log LogSoftmax Max Mean Min Mish
-    Mod Mul Neg Not Or PRelu Pow Reciprocal ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Round Selu Sigmoid
-    Sign Sin Sinh Softmax Softplus Softsign Sqrt Sub Sum Tan Tanh ThresholdedRelu Xor""".split()
-)
-_HANDFUL = 3
 
 
 def _reads(node: Node) -> Iterator[str]:
@@ -87,31 +73,6 @@ def convex_blocks(graph: Graph, claimed: Collection[int]) -> list[tuple[int, ...
     return [tuple(members[k]) for k in sorted(members)]
 
 
-def _these(n: int) -> str:
-    return "this node would be a block of its own" if n == 1 else f"these {n} nodes would be a block"
-
-
-def not_worth_it(graph: Graph, block: Sequence[int], claimed: Collection[int]) -> str | None:
-    """Why a block should be left to the CPU, as a sentence, or None. Only asked where the graph is not one block.
-
-    The model: entering and leaving a block costs a submit, a wait and two copies (tens of microseconds and more), which
-    nodes that only move data never earn back, nor do a handful that touch each element once. Blocks without a neighbour on the
-    CPU stay: their operands have to be moved anyway.
-    """
-    before, after = _neighbours(graph)
-    inside = set(claimed)
-    if not any(j not in inside for i in block for j in before[i] | after[i]):
-        return None
-    nodes = [graph.nodes[i] for i in block]
-    if any(node.domain for node in nodes):
-        return None
-    if all(node.op_type in _MOVEMENT for node in nodes):
-        return f"{_these(len(nodes))} that only moves data between nodes that are on the CPU."
-    if len(nodes) <= _HANDFUL and all(node.op_type in _CHEAP for node in nodes):
-        return f"{_these(len(nodes))} of cheap work between nodes that are on the CPU, which costs more to enter than it saves."
-    return None
-
-
 def extract(graph: Graph, nodes: Collection[int]) -> Graph:
     """The block of these nodes as a graph of its own.
 
@@ -146,29 +107,34 @@ def extract(graph: Graph, nodes: Collection[int]) -> Graph:
 
 
 def settle(
-    graph: Graph, refused: Collection[int], alone: Callable[[tuple[int, ...]], Collection[int]], keep_islands: bool
+    graph: Graph,
+    refused: Collection[int],
+    alone: Callable[[tuple[int, ...]], Collection[int]],
+    not_worth_it: Callable[[tuple[int, ...]], str | None],
+    *,
+    body: bool,
 ) -> tuple[list[tuple[int, ...]], dict[int, str]]:
     """The final blocks, and the reason for each node that is given back. Grows nothing, so it ends.
 
     *alone* tells which nodes of a block cannot run once the block is on its own (a value that decided a shape may now come from
-    outside it).
+    outside it), *not_worth_it* why a block should be left to the CPU. That is not asked of a graph that is one block: who asks
+    for a provider wants the model there. The *body* of a node is never all of a model.
     """
     out = set(refused)
     back: dict[int, str] = {}
     while True:
         claimed = [i for i in range(len(graph.nodes)) if i not in out and i not in back]
         blocks = convex_blocks(graph, claimed)
-        if len(claimed) == len(graph.nodes):
+        whole = len(claimed) == len(graph.nodes)
+        if whole and not body:
             return blocks, back
-        lost: set[int] = set()
-        for block in blocks:
-            reason = None if keep_islands else not_worth_it(graph, block, claimed)
-            if reason is not None:
-                back.update(dict.fromkeys(block, reason))
-                lost |= set(block)
+        lost = set() if whole else {i for block in blocks for i in alone(block)}
+        out |= lost
         if not lost:
             for block in blocks:
-                lost |= set(alone(block))
-            out |= lost
+                reason = not_worth_it(block)
+                if reason is not None:
+                    back.update(dict.fromkeys(block, reason))
+                    lost |= set(block)
         if not lost:
             return blocks, back

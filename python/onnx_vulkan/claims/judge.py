@@ -7,7 +7,7 @@ instruction that it emits has a kernel. No memory is allocated and no GPU is nee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 import onnx_vulkan.lower as lower
@@ -40,10 +40,15 @@ _NEEDS: dict[DType, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """``refused`` by node index; ``host_inputs`` are the graph inputs whose values decide shapes, in the order of need."""
+    """``refused`` by node index; ``host_inputs`` are the graph inputs whose values decide shapes, in the order of need.
+
+    ``program`` is the lowering, ``index_of`` the node that the source of an instruction stands for.
+    """
 
     refused: dict[int, Refusal]
     host_inputs: tuple[str, ...]
+    program: Program
+    index_of: Mapping[str, int]
 
 
 def judge(graph: Graph, features: frozenset[str] | None = None, only: Collection[str] | None = None) -> Judgement:
@@ -76,7 +81,7 @@ def judge(graph: Graph, features: frozenset[str] | None = None, only: Collection
             break
         found.update(late)
     refused = {i: _refusal(graph.nodes[i], *found[i]) for i in sorted(found)}
-    return Judgement(refused, tuple(lowered.host_inputs))
+    return Judgement(refused, tuple(lowered.host_inputs), lowered.program, index_of)
 
 
 def _refusal(node: Node, check: str, reason: str) -> Refusal:

@@ -33,6 +33,10 @@ Inputs = Annotated[
 ]
 Atol = Annotated[float | None, typer.Option(help="Absolute tolerance, instead of the table's.", show_default=False)]
 Rtol = Annotated[float | None, typer.Option(help="Relative tolerance, instead of the table's.", show_default=False)]
+ProviderOptions = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="NAME=VALUE: a provider option (see the README). Repeatable.", show_default=False),
+]
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="Which GPU: index, UUID or part of its name.", show_default=False)
 ]
@@ -86,16 +90,17 @@ def _request(model: Path, dims: list[str] | None, inputs: list[str] | None, **re
 
 
 @app.command()
-def inspect(model: Model, device: DeviceOption = None, report_json: Report = None) -> None:
+def inspect(model: Model, device: DeviceOption = None, option: ProviderOptions = None, report_json: Report = None) -> None:
     """Tell what of a model runs on Vulkan, and why the rest does not. Needs no GPU."""
     from onnx_vulkan.cli import inspection
+    from onnx_vulkan.cli.running import read_pairs
 
-    features = None
+    info = None
     if device is not None:
         from onnx_vulkan.device import Device
 
-        features = Device.get(device).info.features
-    data = inspection.inspect(model, features)
+        info = Device.get(device).info
+    data = inspection.inspect(model, info, read_pairs("--option", option or []))
     deliver(data, lambda: inspection.show(data), report_json)
     say(inspection.verdict(data))
     raise typer.Exit(GOOD if data["compatible"] else CANNOT_RUN)
@@ -114,6 +119,7 @@ def run(
     rtol: Rtol = None,
     runs: Annotated[int, typer.Option(min=1, help="How many timed runs.")] = 10,
     device: DeviceOption = None,
+    option: ProviderOptions = None,
     report_json: Report = None,
 ) -> None:
     """Run a model on Vulkan, compare with ONNX Runtime's CPU (or a bundle's reference), and time it."""
@@ -121,7 +127,8 @@ def run(
 
     if backend not in (None, "ep", "standalone", "both"):
         raise typer.BadParameter(f"--backend is ep, standalone or both, not {backend}.")
-    request = _request(model, dim, input, backend=backend, atol=atol, rtol=rtol, runs=runs, device=device)
+    options = running.read_pairs("--option", option or [])
+    request = _request(model, dim, input, backend=backend, atol=atol, rtol=rtol, runs=runs, device=device, options=options)
     try:
         data, code, verdict = running.run(request)
     except RefusedError as e:
@@ -140,10 +147,7 @@ def profile(
     backend: Annotated[str, typer.Option(help="standalone, or ep: through ONNX Runtime.")] = "standalone",
     runs: Annotated[int, typer.Option(min=1, help="How many runs without timestamps, and how many with them.")] = 10,
     device: DeviceOption = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", help="NAME=VALUE: a provider option (see the README). Repeatable.", show_default=False),
-    ] = None,
+    option: ProviderOptions = None,
     ceiling: Annotated[
         list[str] | None,
         typer.Option(

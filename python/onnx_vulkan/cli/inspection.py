@@ -3,38 +3,48 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnx_vulkan import frontend
-from onnx_vulkan.claims import BODIES_LEFT_ALONE, Claims, bodies_of, partition, with_outer
+from onnx_vulkan.claims import BODIES_LEFT_ALONE, Claims, bodies_of, machine, partition, with_outer
 from onnx_vulkan.cli.report import shape_text
 from onnx_vulkan.dims import Extent
+from onnx_vulkan.engine.options import Options, parse_options
 from onnx_vulkan.errors import Refusal
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.inputs import unbound_dims
 
+if TYPE_CHECKING:
+    from onnx_vulkan.device import DeviceInfo
+
 __all__ = ["bodies", "describe", "describe_values", "inspect", "refusal_text", "show", "verdict"]
 
 
-def inspect(model: Path, features: frozenset[str] | None = None) -> dict[str, Any]:
-    """Read and judge *model*; gives what the command prints as JSON."""
+def inspect(model: Path, device: DeviceInfo | None = None, options: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Read and judge *model*, for a device where one is given; gives what the command prints as JSON."""
     graph = frontend.load(model)
-    claims = partition(graph, features=features)
-    return {**describe(model, graph, claims), "bodies": list(bodies(graph, claims, features))}
+    how: dict[str, Any] = {"options": parse_options(options or {}, Options)}
+    if device is not None:
+        how |= {"features": device.features, "rates": machine(device.kind)}
+    claims = partition(graph, **how)
+    return {**describe(model, graph, claims), "bodies": list(bodies(graph, claims, **how))}
 
 
-def bodies(graph: Graph, claims: Claims, features: frozenset[str] | None = None) -> Iterator[dict[str, Any]]:
-    """What ONNX Runtime would get of the bodies of refused nodes (If, Loop, Scan): it offers each one as a graph of its own."""
+def bodies(graph: Graph, claims: Claims, **how: Any) -> Iterator[dict[str, Any]]:
+    """What ONNX Runtime would get of the bodies of refused nodes (If, Loop, Scan): it offers each one as a graph of its own.
+
+    *how* goes to :func:`onnx_vulkan.claims.partition`.
+    """
     inside = {i for block in claims.blocks for i in block}
     for i, node in enumerate(graph.nodes):
         if i in inside:
             continue
         for name, body in bodies_of(node):
             alone = with_outer(graph, body)
-            found = partition(alone, features=features)
+            found = partition(alone, body=True, **how)
             # Bodies inside one that is left alone are offered again.
             offered = node.domain or node.op_type not in BODIES_LEFT_ALONE
             yield {
@@ -44,8 +54,9 @@ def bodies(graph: Graph, claims: Claims, features: frozenset[str] | None = None)
                 "claimed": found.claimed if offered else 0,
                 "blocks": len(found.blocks) if offered else 0,
                 "refused": [_refusal(r) for r in found.refusals],
+                "given_back": [_refusal(r) for r in found.given_back.values()] if offered else [],
             }
-            yield from bodies(alone, found if offered else replace(found, blocks=()), features)
+            yield from bodies(alone, found if offered else replace(found, blocks=()), **how)
 
 
 def describe(model: Path, graph: Graph, claims: Claims) -> dict[str, Any]:
@@ -62,7 +73,7 @@ def describe(model: Path, graph: Graph, claims: Claims) -> dict[str, Any]:
         "blocks": len(claims.blocks),
         "compatible": not claims.refusals,
         "refused": [_refusal(r) for r in claims.refusals],
-        "given_back": [{"name": graph.nodes[i].name, "reason": r} for i, r in sorted(claims.given_back.items())],
+        "given_back": [_refusal(r) for r in claims.given_back.values()],
         "inputs": describe_values(graph, graph.inputs),
         "outputs": describe_values(graph, graph.outputs),
         "unbound_dims": unbound_dims(graph),
@@ -146,8 +157,8 @@ def show(data: dict[str, Any]) -> None:
     console.print(values, markup=False)
     if data["unbound_dims"]:
         console.print(f"dims to give with --dim: {', '.join(data['unbound_dims'])}", markup=False)
-    if data["refused"]:
+    if data["refused"] or data["given_back"]:
         refused = Table("refused node", "operator", "check", "reason", box=None, header_style="bold")
-        for r in data["refused"]:
+        for r in (*data["refused"], *data["given_back"], *(r for b in data["bodies"] for r in b["given_back"])):
             refused.add_row(r["name"], f"{r['op_type']}-{r['since_version']}", r["check"], r["reason"])
         console.print(refused, markup=False)

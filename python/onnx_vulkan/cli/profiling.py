@@ -15,6 +15,7 @@ from onnx_vulkan.cli.report import CANNOT_RUN, GOOD
 from onnx_vulkan.cli.running import Request, read_inputs, read_pairs
 from onnx_vulkan.cli.sides import ort_runner, ort_session
 from onnx_vulkan.engine.block import Block
+from onnx_vulkan.engine.options import Options, parse_options
 from onnx_vulkan.errors import DeviceError, InvalidInput
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.inputs import make_inputs
@@ -58,12 +59,13 @@ def profile_model(
 
         check_library()
     path, graph, feeds = _model(request)
-    claims = partition(graph)
+    wanted = parse_options(options, Options)
+    claims = partition(graph, wanted)
     found = describe(path, graph, claims)
     name = request.model.name
     backend = request.backend or "standalone"
-    # Through ONNX Runtime a part of a model can run: blocks, also small ones that an option keeps, and bodies of loops.
-    partly = claims.blocks or claims.given_back or any(b["blocks"] for b in bodies(graph, claims))
+    # Through ONNX Runtime a part of a model can run: blocks, and bodies of loops.
+    partly = claims.blocks or any(b["blocks"] for b in bodies(graph, claims, options=wanted))
     if not (found["compatible"] or (backend == "ep" and partly)):
         text = f"{name}: cannot run on Vulkan from end to end; refused: {refusal_text(found['refused'])}"
         return {"model": str(request.model), "refused": found["refused"]}, CANNOT_RUN, text

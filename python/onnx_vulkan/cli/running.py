@@ -17,6 +17,7 @@ from onnx_vulkan.claims import partition
 from onnx_vulkan.cli.inspection import bodies, describe, plural, refusal_text
 from onnx_vulkan.cli.report import CANNOT_RUN, FAILED, GOOD
 from onnx_vulkan.cli.sides import Side, cpu_side, ep_side, standalone_side, take_turns
+from onnx_vulkan.engine.options import Options, parse_options
 from onnx_vulkan.errors import InvalidInput, OnnxVulkanError, RefusedError
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.inputs import bound_dims, make_inputs
@@ -46,6 +47,7 @@ class Request:
     rtol: float | None = None
     runs: int = 10
     device: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
@@ -102,7 +104,8 @@ def run(request: Request) -> tuple[dict[str, Any], int, str]:
         graph = frontend.load(path)
         feeds = make_inputs(graph, request.dims, read_inputs(request.inputs))
         allowed = model_tolerance(graph, request.atol, request.rtol)
-    claims = partition(graph)
+    chosen = parse_options(request.options, Options)
+    claims = partition(graph, chosen)
     inspected = describe(path, graph, claims)
     data: dict[str, Any] = {
         "model": str(request.model),
@@ -117,16 +120,17 @@ def run(request: Request) -> tuple[dict[str, Any], int, str]:
     name = request.model.name
     backend = request.backend or ("both" if inspected["compatible"] else "ep")
     # A graph of which nothing is claimed may hold loops whose bodies are.
-    partly = backend == "ep" and (claims.blocks or any(b["blocks"] for b in bodies(graph, claims)))
+    partly = backend == "ep" and (claims.blocks or any(b["blocks"] for b in bodies(graph, claims, options=chosen)))
     if not inspected["compatible"] and not partly:
         text = f"{name}: cannot run on Vulkan from end to end; refused: {refusal_text(inspected['refused'])}"
         return data, CANNOT_RUN, text
 
+    options = {**request.options, **({"device": request.device} if request.device else {})}
     sides = {"cpu": cpu_side(path, graph, feeds)}
     if backend in ("ep", "both"):
-        sides["ep"] = ep_side(path, graph, feeds, request.device)
+        sides["ep"] = ep_side(path, graph, feeds, options)
     if backend in ("standalone", "both"):
-        sides["standalone"] = standalone_side(path, feeds, request.device, len(graph.nodes))
+        sides["standalone"] = standalone_side(path, feeds, options, len(graph.nodes))
     take_turns(list(sides.values()), request.runs)
     if reference is None:
         reference = sides["cpu"].outputs

@@ -132,11 +132,10 @@ def cpu_side(path: Path, graph: Graph, feeds: Feeds) -> Side:
     return Side(ort_runner(session, graph, feeds, "ONNX Runtime's CPU EP"), dict)
 
 
-def ep_side(path: Path, graph: Graph, feeds: Feeds, device: str | None) -> Side:
+def ep_side(path: Path, graph: Graph, feeds: Feeds, options: Mapping[str, str]) -> Side:
     import onnxruntime_ep_vulkan as ep
 
-    options = {"device": device} if device else {}
-    session = ort_session(path, "VulkanEP", providers=[("VulkanEP", options)], enable_fallback=0)
+    session = ort_session(path, "VulkanEP", providers=[("VulkanEP", dict(options))], enable_fallback=0)
     # Raises where ORT quietly made a session without us, or we claimed nothing.
     runner = ort_runner(session, graph, feeds, "VulkanEP")
     outputs = runner()
@@ -159,10 +158,10 @@ def ep_side(path: Path, graph: Graph, feeds: Feeds, device: str | None) -> Side:
     return Side(runner, facts, first.device, outputs=outputs)
 
 
-def standalone_side(path: Path, feeds: Feeds, device: str | None, nodes: int) -> Side:
+def standalone_side(path: Path, feeds: Feeds, options: Mapping[str, str], nodes: int) -> Side:
     import onnx_vulkan
 
-    session: Any = onnx_vulkan.Session.load(path, device=device)
+    session: Any = onnx_vulkan.Session.load(path, options=options)
 
     def facts() -> dict[str, Any]:
         stats = session.stats()

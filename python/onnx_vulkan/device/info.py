@@ -15,7 +15,7 @@ from onnx_vulkan.errors import DeviceError
 __all__ = ["CoopMatrix", "DeviceInfo", "Heap", "Instance", "Limits", "choose"]
 
 KINDS = {1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
-PREFERENCE = ["discrete", "integrated", "virtual", "cpu", "other"]
+PREFERENCE = ["discrete", "integrated", "virtual", "other", "cpu"]
 NEEDED = (1, 3, 0)  # the GLSL compiler emits SPIR-V 1.6, which came with Vulkan 1.3
 LAYER = "VK_LAYER_KHRONOS_validation"
 WITHOUT = "ONNX_VULKAN_WITHOUT"  # for tests: names of features that the devices then do not have
@@ -472,7 +472,10 @@ def _coop_matrices(instance: Instance, device: Any) -> tuple[CoopMatrix, ...]:
 
 
 def choose(devices: Sequence[DeviceInfo], selector: str | None) -> DeviceInfo:
-    """The device that *selector* names: its index, its UUID, or part of its name; None or "": the best usable one."""
+    """The device that *selector* names: its index, its UUID, or part of its name; None or "": the best usable one.
+
+    A software device is taken unasked only where there is no GPU, also none that cannot be used.
+    """
     if not devices:
         raise DeviceError(NO_DEVICE)
     shown = "\n".join(f"  {d}" + (f", not usable: {d.unusable}" if d.unusable else "") for d in devices)
@@ -480,7 +483,10 @@ def choose(devices: Sequence[DeviceInfo], selector: str | None) -> DeviceInfo:
         usable = [d for d in devices if not d.unusable]
         if not usable:
             raise DeviceError(f"No Vulkan device here is usable:\n{shown}")
-        return min(usable, key=lambda d: (PREFERENCE.index(d.kind), d.index))
+        best = min(usable, key=lambda d: (PREFERENCE.index(d.kind), d.index))
+        if best.kind == "cpu" and any(d.kind != "cpu" for d in devices):
+            raise DeviceError(f"No GPU here is usable, and a software device has to be asked for by name or index:\n{shown}")
+        return best
     wanted = selector.strip().lower()
     if wanted.isdecimal() and len(wanted) < 8:
         found = [d for d in devices if d.index == int(wanted)]

@@ -31,8 +31,8 @@ class Options:
     when they are seen to change again and again. ``auto_runtime_dims`` turns that promotion off.
     ``compile_ahead``: compile what other input sizes will need on a background thread; ``auto``: on a GPU, not on a software
     device, whose cores the model needs.
-    ``keep_islands``: through ONNX Runtime, claim also small groups of nodes between CPU nodes, whose crossings cost more than
-    they save.
+    ``island``: through ONNX Runtime, what becomes of a block between CPU nodes: ``auto``: it is claimed where it is expected to
+    take less time than on the CPU, copies and crossing included; ``keep``: always. A model that is one block is claimed anyway.
     ``guard_zones``: debug: every tensor in memory of its own, between poisoned zones that are checked after each run.
     ``barrier_everywhere``: debug: a barrier before every dispatch.
     """
@@ -44,7 +44,7 @@ class Options:
     runtime_dims: Mapping[str, int] = field(default_factory=dict)
     auto_runtime_dims: bool = True
     compile_ahead: Literal["auto", "on", "off"] = "auto"
-    keep_islands: bool = False
+    island: Literal["auto", "keep"] = "auto"
     guard_zones: bool = False
     barrier_everywhere: bool = False
 

@@ -8,19 +8,17 @@ one for each element whatever it is, a comparison of a sort one; moving and cast
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx_vulkan.codegen.kernel import Kernel, Step
 from onnx_vulkan.codegen.render import INLINE_OPS
-from onnx_vulkan.dims import Extent, Scope, evaluate, product
+from onnx_vulkan.dims import Extent, evaluate, product
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.kernels import key_of
-from onnx_vulkan.program.builder import Builder
-from onnx_vulkan.program.composites import DECOMPOSITIONS
 from onnx_vulkan.program.ir import Instr, Program, Value
+from onnx_vulkan.program.operations import operations as operations_of
 
 __all__ = ["Work", "WorkModel"]
 
@@ -68,7 +66,7 @@ class WorkModel:
         operations: dict[DType, int] = defaultdict(int)
         for instr in reversed(inside):
             self._ask(instr, asked)
-            count = self._operations(instr, sum(self._asked(v, asked) for v in instr.outputs))
+            count = operations_of(instr, self.numbers, sum(self._asked(v, asked) for v in instr.outputs))
             if count:
                 operations[_dtype_of(instr)] += count
         read = {v: self._asked(v, asked) if v in asked else self._size(v) for v in reads}
@@ -124,45 +122,6 @@ class WorkModel:
     def _columns(self, instr: Instr) -> int:
         shape = instr.inputs[0].shape
         return self._at(product(shape[a] for a in instr.attrs["axes"]))
-
-    def _operations(self, instr: Instr, wanted: int) -> int:
-        """Arithmetic operations for *wanted* elements of the results."""
-        op, attrs = instr.op, instr.attrs
-        if op in ("map", "scan"):
-            return wanted
-        if op == "reduce":
-            return wanted * self._columns(instr)
-        if op in ("contract", "contract_blocks"):
-            return 2 * wanted * self._at(instr.inputs[0].shape[-1])
-        if op == "window":
-            return self._window(instr, wanted)
-        if op == "scatter":
-            return self._size(instr.inputs[2]) if attrs["reduction"] != "none" else 0
-        if op == "sort":
-            n = self._at(instr.inputs[0].shape[attrs["axis"]])
-            return self._size(instr.inputs[0]) * math.ceil(math.log2(max(n, 1)))
-        if op == "rnn":
-            xw, hidden = instr.inputs[0], int(attrs["hidden"])
-            return 2 * self._size(xw) * hidden  # of every gate of every step: a product with the state before
-        return self._decomposed(instr) if op in DECOMPOSITIONS else 0
-
-    def _window(self, instr: Instr, wanted: int) -> int:
-        kind, (x, *rest) = instr.attrs["kind"], instr.inputs
-        if kind == "conv":
-            return 2 * wanted * self._at(product(rest[0].shape[:-1]))
-        if kind == "conv_transpose":
-            return 2 * self._size(x) * self._at(product((*rest[0].shape[:-2], rest[0].shape[-1])))
-        return wanted * self._at(product(instr.attrs["kernel"]))
-
-    def _decomposed(self, instr: Instr) -> int:
-        """The operations of a composite are those of its decomposition."""
-        with Scope(self.numbers):
-            b = Builder()
-            made = DECOMPOSITIONS[instr.op](b, instr)
-        if made is None:
-            return 0
-        parts = WorkModel(b.finish(made), self.numbers)
-        return sum(parts._operations(i, sum(parts._size(v) for v in i.outputs)) for i in parts.program.instrs)
 
 
 def _family(inside: Sequence[Instr]) -> str:
