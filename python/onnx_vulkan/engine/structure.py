@@ -15,6 +15,7 @@ from onnx_vulkan.fuse import fuse
 from onnx_vulkan.graph import Array, Graph, TensorType
 from onnx_vulkan.lower.driver import lower_graph
 from onnx_vulkan.plan.build import PlanInput, PlanOutput
+from onnx_vulkan.program.attention import fuse_attention
 from onnx_vulkan.program.fold import fold_constants
 from onnx_vulkan.program.horizontal import merge_products
 from onnx_vulkan.program.ir import Instr, Program, Value
@@ -82,7 +83,7 @@ def optimize(program: Program, folded: dict[str, Value]) -> Program:
     program = fold_constants(program, folded)
     program = simplify(program)
     merged = merge_products(program)
-    return program if merged is program else simplify(fold_constants(merged, folded))
+    return fuse_attention(program if merged is program else simplify(fold_constants(merged, folded)))
 
 
 def build_structure(
@@ -121,7 +122,8 @@ def _bits(t: TensorType) -> int:
 def counted_extents(program: Program) -> dict[Extent, str]:
     """The numbers that kernels count to in 32 bits for values that may never be in memory, each with a node that has it.
 
-    Axes are walked one by one; a reshape counts through the whole of its operand, a reduction through its rows and columns.
+    Axes are walked one by one; a reshape counts through the whole of its operand, a reduction through its rows and columns,
+    an attention through its scores.
     """
     counted: dict[Extent, str] = {}
     for instr in program.instrs:
@@ -131,6 +133,8 @@ def counted_extents(program: Program) -> dict[Extent, str]:
         elif instr.op == "reduce":
             x = instr.inputs[0].shape
             found += [product(instr.out.shape), product(x[a] for a in instr.attrs["axes"])]
+        elif instr.op == "attention":
+            found.append(product((*instr.out.shape[:-1], instr.inputs[1].shape[-1])))
         for e in found:
             if isinstance(e, Dim) or e >= 1 << 20:
                 counted.setdefault(e, instr.source)

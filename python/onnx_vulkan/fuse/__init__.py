@@ -28,6 +28,8 @@ BROADCAST_LIMIT = 6
 """A value of more cost than this is stored before it is broadcast (each element would be computed many times)."""
 ROW_PASS_LIMIT = 24
 """The input of a row kernel, computed again in each of its passes, is stored first when it costs more than this."""
+SCORE_LIMIT = 24
+"""What is added to or selects among the scores of an attention is stored first when it costs more than this a score."""
 MAX_INLINE = 96
 """Instructions inlined below one loop kernel."""
 MAX_LEAVES = 24
@@ -136,6 +138,8 @@ class _Fuser:
             readers.setdefault(v, set()).add(region)
             if flow.is_anchor(instr):
                 if n in flow.family_computed(instr) and self.unpacks(v):
+                    continue
+                if instr.op == "attention" and n > 2 and made not in self.owner and not self.costly(v, SCORE_LIMIT):
                     continue
                 base = self.view_base(v) if n in views else None
                 self.store(base if base is not None else v)

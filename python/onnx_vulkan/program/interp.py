@@ -368,7 +368,24 @@ def _contract(ev: Evaluator, instr: Instr, a: Numbers, b: Numbers) -> Numbers:
     return np.asarray(np.matmul(a.astype(acc, copy=False), b.astype(acc, copy=False)))
 
 
+def _attention(ev: Evaluator, instr: Instr, q: Numbers, k: Numbers, v: Numbers, *others: Numbers) -> Numbers:
+    operands = (q, k, v, *others)
+    x = _contract(ev, instr, q, k)
+    for fn, arguments in instr.attrs["score"]:
+        x = np.asarray(MAPS[fn](*(x if n < 0 else operands[n] for n in arguments)))
+    empty = instr.attrs["empty"]
+    highest = x.max(-1, keepdims=True, initial=-math.inf)
+    if empty == "zero":
+        highest = np.where(np.isneginf(highest), 0, highest)
+    e = np.exp(x - highest)
+    total = e.sum(-1, keepdims=True)
+    p = e / (np.where(total == 0, 1, total) if empty == "zero" else total)
+    p = np.where(np.isnan(p), 0, p) if empty == "clean" else p
+    return _contract(ev, instr, p.astype(ev.hold(instr.inputs[2].dtype)), v)
+
+
 PRIMITIVES: dict[str, Primitive] = {
+    "attention": _attention,
     "map": _map,
     "cast": _cast,
     "bits": _bits,

@@ -1,0 +1,229 @@
+"""The ``attention`` family: both products and the softmax between them in one kernel, or as three kernels.
+
+One kernel (``attention.glsl``) keeps the scores in registers; it pays where they would be many. Otherwise the decomposition runs,
+with the scores in scratch memory. :func:`choose` says which, from sizes and device limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from onnx_vulkan.codegen.hole import Axes, merge_axes
+from onnx_vulkan.codegen.index import ZERO, Lin
+from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Step, Variant, grid_of
+from onnx_vulkan.codegen.params import Params
+from onnx_vulkan.codegen.render import INLINE_OPS, Renderer
+from onnx_vulkan.codegen.row import RowGroup, row_step
+from onnx_vulkan.dims import Extent, ceil_div, product
+from onnx_vulkan.dtypes import DType
+from onnx_vulkan.kernels import Group, family
+from onnx_vulkan.kernels.contract import contract_step
+from onnx_vulkan.kernels.operand import Matrix, accumulator
+from onnx_vulkan.kernels.product import Destination, chosen_by_step, store
+from onnx_vulkan.program import attention as composite
+from onnx_vulkan.program.builder import Builder
+from onnx_vulkan.program.ir import Instr, Value
+
+__all__ = ["TILES", "AttentionStep", "Tile", "attention_step", "choose"]
+
+MAX_WIDTH = 256
+"""The largest head size of values that one kernel keeps in registers."""
+WORTH = 512 * 512
+"""Fewer scores than this of a batch entry stay in a cache: three kernels are not slower then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A workgroup of ``threads``, 8 to a row and ``tm`` rows each; ``bn`` keys a step, operands ``bk`` deep in shared memory."""
+
+    threads: int
+    tm: int
+    bn: int
+    bk: int
+
+    @property
+    def bm(self) -> int:
+        """Rows of a workgroup."""
+        return self.threads // 8 * self.tm
+
+    def shared_memory(self, width: int) -> int:
+        """Bytes of shared memory where the values' head size is rounded up to *width*."""
+        step = self.bk * max(self.bm // 4 + self.bn // 4 + 2, width // 4 + 1)
+        pool = max(2 * step, self.threads // 8 * (width // 4 + 1))
+        return (pool + self.bn * (self.bm // 4 + 1) + 2 * self.bm) * 16
+
+
+TILES = (
+    Tile(128, 4, 64, 16),
+    Tile(128, 4, 32, 16),
+    Tile(64, 4, 64, 16),
+    Tile(64, 4, 32, 16),
+    Tile(32, 4, 32, 16),
+)
+
+
+def choose(rows: int, keys: int, depth: int, width: int, batch: int, limits: Limits) -> Tile | None:
+    """The tile for ``batch`` attentions of ``rows`` queries over ``keys``, None for three kernels."""
+    if not depth or not rows or not keys or width > MAX_WIDTH or limits.subgroup_size < 16:
+        return None  # on a CPU nothing is gained, and the kernel takes long to compile
+    if rows * keys < WORTH:
+        return None
+    padded = -(-width // 32) * 32
+    for tile in TILES:
+        if tile.threads <= limits.max_workgroup_invocations and tile.shared_memory(padded) <= limits.max_shared_memory:
+            return tile
+    return None
+
+
+def _inverse(empty: str) -> str:
+    """GLSL of ``inverse`` and ``finished``, by what becomes of a row without weights."""
+    nothing = {
+        "nan": "total == T(0) && SIZE_T <= 0",
+        "zero": "total == T(0)",
+        "clean": "total == T(0) || ov_isnan(total)",
+    }[empty]
+    finished = "scale == T(0) ? T4(0) : sums * scale" if empty == "clean" else "sums * scale"
+    return f"""T inverse(T total) {{ return {nothing} ? T(0) : T(1) / total; }}
+T4 finished(T4 sums, T scale) {{ return {finished}; }}
+"""
+
+
+class AttentionStep:
+    """An attention in one kernel or three, see :func:`choose`."""
+
+    def __init__(self, group: Group):
+        self.group, self.instr = group, group.anchor
+        self.label = group.label
+        self.writes = group.outputs
+        out = self.instr.out
+        self.rank = out.rank
+        q, k, v = (group.view(n) for n in range(3))
+        depth, keys = self.instr.inputs[1].shape[-2:]
+        batch = out.shape[:-2]
+        self.z, self.m, self.n, self.d, self.t = product(batch), out.shape[-2], out.shape[-1], depth, keys
+
+        def axes(strides: Sequence[Extent]) -> tuple[tuple[Extent, Extent], ...]:
+            return tuple(zip(batch, strides, strict=False))
+
+        self.q = Matrix(q.leaf, q.offset, axes(q.strides), self.m, q.strides[-2], depth, q.strides[-1])
+        self.k = Matrix(k.leaf, k.offset, axes(k.strides), keys, k.strides[-1], depth, k.strides[-2])
+        self.v = Matrix(v.leaf, v.offset, axes(v.strides), self.n, v.strides[-1], keys, v.strides[-2])
+        self.axes: Axes = [("z", range(self.rank - 2)), ("m", (self.rank - 2,)), ("n", (self.rank - 1,))]
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        return self.fused.reads
+
+    # ------------------------------------------------------------------------------------------------ one kernel
+    def score(self, params: Params) -> tuple[str, tuple[Value, ...]]:
+        """The GLSL function of what becomes of a score, and the values that it reads."""
+        space = (*self.instr.out.shape[:-1], self.t)
+        b = Builder()
+        given = x = Value(DType.F32, space)
+        for fn, arguments in self.instr.attrs["score"]:
+            x = b.map(fn, *(x if n == composite.SCORE else self.instr.inputs[n] for n in arguments))
+        own = {i.out: i for i in b.instrs}
+        producers = {**self.group.producers, **own}
+
+        def is_leaf(v: Value) -> bool:
+            return v not in own and self.group.is_leaf(v)
+
+        names = [f"c{i}" for i in range(len(space))]
+        coords = [Lin.var(n) if e != 1 else ZERO for n, e in zip(names, space, strict=True)]
+
+        def render(r: Renderer) -> str:
+            r.define(given, coords, "s")
+            return r.value(x, coords)
+
+        probe = Renderer(Params(), producers, is_leaf)
+        render(probe)
+        r = Renderer(params, producers, is_leaf)
+        for variable, over in self.axes:
+            runs = merge_axes(names, space, over, [offset for _, offset in probe.loads], probe.opaque)
+            for i in over:
+                r.alias[names[i]] = None
+            extents = [product(space[i] for i in run) for run in runs]
+            for run, c in zip(runs, r.delinearize(Lin.var(variable), extents, 0), strict=True):
+                r.alias[names[run[-1]]] = r.text(c)
+        text = render(r)
+        lines = "".join(f"    {line}\n" for line in r.scopes[0].lines)
+        return f"float score(int z, int m, int n, float s) {{\n{lines}    return {text};\n}}\n", tuple(r.reads)
+
+    @cached_property
+    def fused(self) -> Kernel:
+        """The kernel of ``attention.glsl``."""
+        params = Params()
+        operands = {"q": self.q, "k": self.k, "v": self.v}
+        readers = "".join(m.functions(params, name) for name, m in operands.items())
+        score, masks = self.score(params)
+        text, more = store(self.group, params, Destination(self.axes), None)
+        fast = all(m.leaf.dtype is not DType.F32 for m in operands.values())
+        body = f"""{accumulator(params, DType.F32)}#define SIZE_Z {params.word(self.z)}
+#define SIZE_M {params.word(self.m)}
+#define SIZE_N {params.word(self.n)}
+#define SIZE_D {params.word(self.d)}
+#define SIZE_T {params.word(self.t)}
+{"#define FAST_WEIGHTS" if fast else ""}
+#include "attention_variant.glsl"
+{readers}void begin(int z) {{
+    q_begin(z);
+    k_begin(z);
+    v_begin(z);
+}}
+{score}{_inverse(self.instr.attrs["empty"])}{text}#include "attention.glsl"
+"""
+        reads = tuple(dict.fromkeys((*(m.leaf for m in operands.values()), *masks, *more)))
+        return Kernel(self.label, params, body, reads, self.writes, chosen_by_step)
+
+    # ------------------------------------------------------------------------------------------------ three kernels
+    @cached_property
+    def parts(self) -> tuple[Step, ...]:
+        """The decomposition: a product to the scores, their softmax, a product."""
+        group, instr = self.group, self.instr
+        b = Builder()
+        b.source = instr.source
+        x = composite.scores(b, instr)
+        p = composite.probabilities(b, instr, x)
+        own = {v: i for i in b.instrs for v in i.outputs}
+        producers = {**group.producers, **{v: i for v, i in own.items() if i.op in INLINE_OPS}}
+
+        def leaf_or(stored: Value | None) -> Callable[[Value], bool]:
+            return lambda v: v is stored or (v not in own and group.is_leaf(v))
+
+        first = next(i for i in b.instrs if i.op == "contract")
+        second = Instr("contract", (p, instr.inputs[2]), (instr.out,), {"acc": instr.attrs["acc"]}, instr.source)
+        reduces = tuple(i for i in b.instrs if i.op == "reduce")
+        return (
+            contract_step(Group(first, (x,), producers, leaf_or(None))),
+            row_step(RowGroup(self.label, x.shape, (x.rank - 1,), reduces, (p,), producers, leaf_or(x))),
+            contract_step(Group(second, group.outputs, producers, leaf_or(p))),
+        )
+
+    def launches(self, at: At, limits: Limits) -> list[Launch]:
+        """One launch, or those of three kernels."""
+        tile = choose(at(self.m), at(self.t), at(self.d), at(self.n), at(self.z), limits)
+        if tile is None:
+            return [launch for step in self.parts for launch in step.launches(at, limits)]
+        spec = (
+            tile.threads,
+            tile.tm,
+            tile.bn,
+            tile.bk,
+            -(-at(self.n) // 32) * 32,
+            self.q.mode(at),
+            self.k.mode(at),
+            self.v.mode(at),
+        )
+        return [Launch(self.fused, Variant(spec, grid_of(ceil_div(self.m, tile.bm) * self.z)))]
+
+
+def _supports(instr: Instr) -> str | None:
+    return None
+
+
+@family("attention", _supports, views=frozenset({0, 1, 2}), epilogue=True)
+def attention_step(group: Group) -> AttentionStep:
+    """The step of an ``attention`` composite."""
+    return AttentionStep(group)

@@ -1,0 +1,156 @@
+"""Attention in one kernel against the interpreter: shapes off the tiles, strides, masks, empty rows, dtypes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_vulkan.kernels.attention as family
+import pytest
+from onnx_vulkan.dtypes import DType
+from onnx_vulkan.graph import Array
+from onnx_vulkan.program.attention import SCORE, attention
+from onnx_vulkan.program.builder import Builder
+from onnx_vulkan.program.ir import Value
+from run_step import check_program
+
+TOLERANCE = {DType.F32: (1e-5, 1e-4), DType.F16: (1e-2, 1e-2), DType.BF16: (2e-2, 2e-2)}
+THOROUGH = os.environ.get("ONNX_VULKAN_THOROUGH") == "1"
+SMALL = family.Tile(32, 4, 32, 8)
+Shape = tuple[int, ...]
+
+
+@pytest.fixture
+def tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kernel, in the tile that a CPU compiles fastest."""
+    monkeypatch.setattr(family, "choose", lambda *a: SMALL)
+
+
+def random(shape: Shape, dtype: DType, seed: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32).astype(dtype.numpy)
+
+
+def check(
+    q: Shape,
+    k: Shape,
+    v: Shape,
+    dtype: DType = DType.F32,
+    masks: Sequence[Array] = (),
+    score: Sequence[tuple[str, tuple[int, ...]]] = (),
+    empty: str = "nan",
+    after: Callable[[Builder, Value], Value] = lambda b, x: x,
+    change: Callable[[dict[str, Array]], None] = lambda feeds: None,
+    **options: Any,
+) -> Array:
+    """An attention of ``[*b, S, D]``, ``[*b, T, D]`` and ``[*b, T, E]`` on the device and in the interpreter."""
+    b = Builder()
+    feeds = {name: random(shape, dtype, n) for n, (name, shape) in enumerate({"q": q, "k": k, "v": v}.items())}
+    x, y, z = (b.input(name, dtype, array.shape) for name, array in feeds.items())
+    others = []
+    for n, mask in enumerate(masks):
+        others.append(b.input(f"mask{n}", DType.of(mask.dtype), mask.shape))
+        feeds[f"mask{n}"] = mask
+    change(feeds)
+    y = b.transpose(y, (*range(y.rank - 2), y.rank - 1, y.rank - 2))
+    out = after(b, attention(b, x, y, z, others, score, empty))
+    atol, rtol = TOLERANCE[dtype]
+    return check_program(b, [out], feeds, atol=atol, rtol=rtol, **options)[0]
+
+
+SCALE = np.float32(0.125)
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v"),
+    [
+        ((2, 3, 17, 20), (2, 3, 45, 20), (2, 3, 45, 28)),
+        ((3, 5, 7), (3, 70, 7), (3, 70, 5)),
+        ((0, 4, 8), (0, 4, 8), (0, 4, 8)),
+        ((2, 0, 8), (2, 4, 8), (2, 4, 8)),
+        ((2, 5, 8), (2, 0, 8), (2, 0, 8)),
+        ((2, 5, 8), (2, 4, 8), (2, 4, 0)),
+        *(
+            [
+                ((16, 32), (32, 32), (32, 32)),
+                ((2, 33, 80), (2, 33, 80), (2, 33, 80)),
+                ((1, 1), (1, 1), (1, 1)),
+                ((2, 1, 64), (2, 100, 64), (2, 100, 64)),
+                ((2, 40, 256), (2, 70, 256), (2, 70, 256)),
+            ]
+            if THOROUGH
+            else []
+        ),
+    ],
+    ids=str,
+)
+def test_shapes(tile: None, q: Shape, k: Shape, v: Shape) -> None:
+    check(q, k, v, masks=[SCALE], score=[("mul", (SCORE, 3))])
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16] if THOROUGH else [DType.F16])
+def test_half_floats(tile: None, dtype: DType) -> None:
+    check((2, 20, 40), (2, 50, 40), (2, 50, 24), dtype, [SCALE], [("mul", (SCORE, 3))])
+
+
+def causal(rows: int, keys: int) -> Array:
+    return np.tril(np.ones((rows, keys), bool), keys - rows)
+
+
+LOW = np.float32(-np.inf)
+
+
+def test_masks(tile: None) -> None:
+    bias = random((3, 1, 40), DType.F32, 7)
+    steps = [("mul", (SCORE, 3)), ("tanh", (SCORE,)), ("add", (4, SCORE)), ("select", (5, SCORE, 6))]
+    check((2, 3, 20, 16), (2, 3, 40, 16), (2, 3, 40, 16), masks=[SCALE, bias, causal(20, 40), LOW], score=steps)
+
+
+@pytest.mark.parametrize("empty", ["nan", "zero", "clean"])
+def test_rows_that_see_nothing(tile: None, empty: str) -> None:
+    mask = np.ones((1, 20, 70), bool)
+    mask[:, 3], mask[:, 5, :40], mask[:, 6, 40:] = False, False, False
+
+    def change(feeds: dict[str, Array]) -> None:
+        feeds["q"][1, 8] = np.nan
+        feeds["q"][1, 9, 0] = np.inf
+
+    y = check(
+        (2, 20, 16), (2, 70, 16), (2, 70, 16), masks=[mask, LOW], score=[("select", (3, SCORE, 4))], empty=empty, change=change
+    )
+    assert np.isnan(y[0, 3]).all() == (empty == "nan")
+    assert np.isnan(y[1, 8]).all() == (empty != "clean")
+
+
+def test_nan_values(tile: None) -> None:
+    def change(feeds: dict[str, Array]) -> None:
+        feeds["v"][0, 3, 2], feeds["v"][1, 4, 1] = np.nan, np.inf
+
+    check((2, 20, 16), (2, 40, 16), (2, 40, 16), change=change)
+
+
+def test_large_scores(tile: None) -> None:
+    def change(feeds: dict[str, Array]) -> None:
+        for name in ("q", "k"):  # sums of whole numbers are exact
+            feeds[name] = np.rint(feeds[name] * 20)
+
+    check((2, 20, 16), (2, 100, 16), (2, 100, 16), change=change)
+
+
+def test_epilogue_in_record(tile: None) -> None:
+    def after(b: Builder, x: Value) -> Value:
+        return b.transpose(b.map("mul", x, b.scalar(3, x.dtype)), (0, 2, 1, 3))
+
+    check((2, 3, 20, 16), (2, 3, 40, 16), (2, 3, 40, 16), after=after, in_record=True)
+
+
+@pytest.mark.parametrize("tile", [t for t in family.TILES if THOROUGH and t.threads <= 64], ids=str)
+def test_tiles(monkeypatch: pytest.MonkeyPatch, tile: family.Tile) -> None:
+    monkeypatch.setattr(family, "choose", lambda *a: tile)
+    check((2, 70, 40), (2, 130, 40), (2, 130, 70), masks=[SCALE], score=[("mul", (SCORE, 3))])
+
+
+def test_three_kernels() -> None:
+    bias = random((1, 40), DType.F32, 7)
+    check((2, 3, 20, 16), (2, 3, 40, 16), (2, 3, 40, 24), masks=[SCALE, bias], score=[("mul", (SCORE, 3)), ("add", (4, SCORE))])
