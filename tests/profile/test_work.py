@@ -13,6 +13,7 @@ from onnx_vulkan.profile.work import Work, WorkModel
 from onnx_vulkan.program import composites
 from onnx_vulkan.program.blocks import contract_blocks
 from onnx_vulkan.program.builder import Builder
+from onnx_vulkan.program.operations import operations
 
 F32 = DType.F32
 N = symbol("n")
@@ -89,9 +90,8 @@ def test_another_composite_is_reckoned_by_its_decomposition(monkeypatch) -> None
     b = Builder()
     a, w = b.input("a", F32, (3, 4)), b.input("w", F32, (4, 5))
     (y,) = b.emit("novel", [a, w], [(F32, (3, 5))])
-    program = b.finish([y])
-    model = WorkModel(program, {})
-    assert model._operations(program.instrs[0], 15) == 2 * 15 * 4 + 15
+    (instr,) = b.finish([y]).instrs
+    assert operations(instr, {}) == 2 * 15 * 4 + 15
 
 
 def test_floors() -> None:
