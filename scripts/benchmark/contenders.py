@@ -44,6 +44,10 @@ class Contender(ABC):
         """What this side knows about its last run besides the time, e.g. GPU time and counters."""
         return {}
 
+    def structures(self) -> int | None:
+        """How many structures the engine has built for the model, where this side can tell."""
+        return None
+
     def close(self) -> None:  # noqa: B027  (a side that holds nothing has nothing to do)
         """Let go of the model."""
 
@@ -124,6 +128,9 @@ class Standalone(Contender):
 
         peak = self.session.device.counters()["peak_bytes"]  # before anything is measured that a user would not do
         return {**steady_facts(lambda: self.run(feeds)), "gpu_ms": gpu_ms(self.session, feeds), "peak_bytes": peak}
+
+    def structures(self) -> int | None:
+        return len(self.session.block.structures)
 
     def close(self) -> None:
         if self.session is not None:

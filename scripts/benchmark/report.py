@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["geometric_mean", "markdown", "print_table", "shapes_markdown", "summary", "table"]
+__all__ = ["geometric_mean", "markdown", "print_table", "summary", "table"]
 
 
 def geometric_mean(numbers: Iterable[float]) -> float | None:
@@ -98,26 +98,3 @@ def markdown(models: Sequence[Mapping[str, Any]], contenders: Sequence[str]) -> 
     if failures:
         text += "\n\nWhat did not run:\n" + "\n".join(failures)
     return text
-
-
-def shapes_markdown(results: Sequence[Mapping[str, Any]]) -> str:
-    """What new input sizes cost: the first run of a size less a repeat of it, in ms."""
-    rows = []
-    for result in results:
-        if "error" in result:
-            rows.append([result["model"], result["contender"], "failed: " + result["error"], "", "", "", ""])
-            continue
-        costs = sorted(s["first_ms"] - s["repeat_ms"] for s in result["sizes"])
-        rows.append(
-            [
-                result["model"],
-                result["contender"],
-                str(len(costs)),
-                f"{costs[len(costs) // 2]:.1f}",
-                f"{costs[-1]:.1f}",
-                f"{sorted(s['repeat_ms'] for s in result['sizes'])[len(costs) // 2]:.2f}",
-                f"{result['cold_ms']:.0f}",
-            ]
-        )
-    head = ["model", "side", "sizes", "median cost, ms", "worst cost, ms", "median repeat, ms", "session and first run, ms"]
-    return table(head, rows)

@@ -49,6 +49,8 @@ def _serve(pipe: Connection, name: str) -> None:
             elif request == "once":
                 (feeds,) = arguments
                 answer = _time_once(contender, feeds)
+            elif request == "structures":
+                answer = contender.structures()
             elif request == "facts":
                 answer = contender.facts(feeds)
             elif request == "close":

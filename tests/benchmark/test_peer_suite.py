@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,27 +16,48 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from benchmark.peers import suite
 from benchmark.peers.cases import CASES, Bar, Case, any_batch, cases_named
+from benchmark.sizes import Sweep, measure_sizes, sizes_markdown
 from benchmark.worker import Worker
+from catalog import by_name
 
 
 def quiet(text: str) -> None:
     """No progress."""
 
 
-def test_a_case_runs_and_is_judged() -> None:
-    """In processes of this engine and of the CPU EP, with a bar on the latter."""
-    workers = {name: Worker(name) for name in ("standalone", "cpu")}
-    try:
-        (entry,) = suite.measure([Case("resnet50_tiny", 2, bars=(Bar("cpu", 1e9),), recipe="batch2")], workers, 1, 0.0, quiet)
-    finally:
-        for worker in workers.values():
-            worker.stop()
+@pytest.fixture(scope="module")
+def workers() -> Iterator[dict[str, Worker]]:
+    """Processes of this engine and of the CPU EP."""
+    made = {name: Worker(name) for name in ("standalone", "cpu")}
+    yield made
+    for worker in made.values():
+        worker.stop()
+
+
+def test_a_case_runs_and_is_judged(workers: dict[str, Worker]) -> None:
+    """A bar on the CPU EP that is too low to be judged."""
+    (entry,) = suite.measure(
+        [Case("resnet50_tiny", 2, bars=(Bar("cpu", 1e9, above_ms=1e9),), recipe="batch2")], workers, 1, 0.0, quiet
+    )
     assert entry["name"] == "resnet50_tiny x2"
     ours = entry["results"]["standalone"]
     assert ours["tolerance_ratio"] <= 1 and ours["peak_bytes"] > 0 and ours["gpu_ms"] > 0, entry
     assert "median_ms" in entry["results"]["cpu"]
     assert len(suite.cells(entry)) == len(suite.HEAD)
     assert suite.summary([entry])[0] == "0 of 0 bars are reached."
+
+
+def test_sizes(workers: dict[str, Worker]) -> None:
+    """Runs of new batches: one structure serves all above 1."""
+    path, (spec,) = by_name("resnet50_tiny").path(), by_name("resnet50_tiny").tests[0].values()
+
+    def feeds(size: tuple[int, ...]) -> dict[str, np.ndarray]:
+        return {"pixel_values": np.zeros((*size, *spec.shape[1:]), np.float32)}
+
+    sweep = Sweep("tiny", lambda: path, feeds, (2,), [(3,), (1,)])
+    (entry,) = measure_sizes([sweep], {"standalone": workers["standalone"]}, quiet)
+    assert "error" not in entry and not entry["sizes"][0]["rebuilt"], entry
+    assert sizes_markdown([entry]).count("tiny") >= 1
 
 
 def test_a_batch_in_half_precision() -> None:
