@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 __all__ = ["DTYPES", "LIMITS", "Array", "Read", "Work", "make_model", "random_array", "worst_error"]
 
@@ -48,8 +48,10 @@ class Work:
     tf32: bool = False
 
 
-@cache
-def _pool(dtype: str) -> Array:
+@lru_cache(maxsize=8)
+def _pool(dtype: str, scale: float = 1.0) -> Array:
+    if scale != 1.0:
+        return (_pool("fp32") * np.float32(scale)).astype(DTYPES[dtype])
     if dtype == "fp32":
         return np.random.default_rng().standard_normal(_POOL, dtype=np.float32)
     numbers = _pool("fp32")
@@ -58,13 +60,15 @@ def _pool(dtype: str) -> Array:
 
 def random_array(dtype: str, shape: Sequence[int], salt: int = 0, scale: float = 1.0) -> Array:
     """Normal numbers times *scale* (int8: times 40), other ones for each *salt* and in each process."""
-    pool = _pool(dtype)
-    start, count = salt * 1_000_003 % len(pool), prod(shape)
+    count = prod(shape)
+    large = count > _POOL // 16  # many large arrays have one scale
+    pool = _pool(dtype, scale if large else 1.0)
+    start = salt * 1_000_003 % len(pool)
     made = pool[start : start + count]
     if made.size < count:
         made = np.resize(np.concatenate([pool[start:], pool[:start]]), count)
     made = made.reshape(shape)
-    return made if scale == 1.0 else made * made.dtype.type(scale)
+    return made if scale == 1.0 or large else made * made.dtype.type(scale)
 
 
 def make_model(
@@ -82,11 +86,14 @@ def make_model(
         "work",
         [helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for k, a in inputs.items()],
         [helper.make_tensor_value_info(name, element, shape)],
-        [numpy_helper.from_array(array, k) for k, array in (weights or {}).items()],
     )
     domains = {node.domain for node in nodes} - {""}
     opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    for k, array in (weights or {}).items():  # in place: they may be hundreds of megabytes
+        data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+        model.graph.initializer.add(name=k, dims=array.shape, data_type=data_type, raw_data=array.tobytes())
+    return model
 
 
 def worst_error(got: Array, expected: Array) -> float:
