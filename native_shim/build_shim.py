@@ -11,7 +11,7 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 HEADERS = [HERE / "onnx_vulkan.h", *sorted(HERE.glob("ort_*.h"))]
-SOURCES = [HERE / f"{name}.c" for name in ("device", "memory", "transfer", "plan", "record", "run", "hash")] + sorted(
+SOURCES = [HERE / f"{name}.c" for name in ("device", "memory", "copies", "transfer", "plan", "record", "run", "hash")] + sorted(
     HERE.glob("ort_*.c")
 )
 

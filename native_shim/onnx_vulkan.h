@@ -37,6 +37,7 @@ typedef struct ov_device_desc {
     double timestamp_period;
     uint32_t timestamp_bits, queue_family;
     uint32_t has_budget; // VK_EXT_memory_budget is enabled
+    uint32_t cores;      // that this process may use: large copies are shared among threads
     uint32_t unmapped;   // leave OV_DEVICE memory unmapped even if the host could see it, to test the staged copies
 } ov_device_desc;
 
@@ -236,6 +237,8 @@ int ov_run_arrays(ov_block *b, const ov_tensor *inputs, ov_tensor *outputs, ov_o
 
 // (d, m, s) with n / d == (((n * m) >> 32) + n) >> s for 0 <= n < 2**31; (0, 1, 0) for d <= 0.
 void ov_divisor_words(int64_t d, uint32_t out[3]);
+// memcpy; where it is large, by several threads.
+void ov_copy_host(ov_device *d, void *to, const void *from, uint64_t size);
 // A fast hash of bytes, for sharing equal weights.
 void ov_hash128(const void *data, uint64_t size, uint64_t out[2]);
 

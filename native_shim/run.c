@@ -273,7 +273,7 @@ static int copy_inputs(ov_block *b, ov_context *c, const ov_plan *plan, ov_error
         if (size > io->capacity)
             return ov_fail(err, OV_FAILED, "Input %u does not fit the plan's capacity. This is a bug in the planner.", i);
         if (t->data) {
-            memcpy(ov_memory_mapped(c->segments[OV_SEG_INPUT]) + io->offset, t->data, size);
+            ov_copy_host(b->device, ov_memory_mapped(c->segments[OV_SEG_INPUT]) + io->offset, t->data, size);
             OV_COUNT(b->device, uploaded_bytes, size);
         } else if (t->address) {
             OV_TRY(ov_copy(b->device, ov_memory_address(c->segments[OV_SEG_INPUT]) + io->offset, t->address, size, err));
@@ -291,7 +291,7 @@ static int copy_outputs(ov_block *b, ov_context *c, const ov_plan *plan, ov_erro
         uint64_t size = ov_packed_bytes(io, ov_tensor_elements(t));
         if ((io->flags & OV_IO_UNUSED) || !size || (t->address && plan->out_external[i])) continue;
         if (t->data) {
-            memcpy(t->data, ov_memory_mapped(c->segments[OV_SEG_OUTPUT]) + io->offset, size);
+            ov_copy_host(b->device, t->data, ov_memory_mapped(c->segments[OV_SEG_OUTPUT]) + io->offset, size);
             OV_COUNT(b->device, downloaded_bytes, size);
         } else if (t->address) {
             OV_TRY(ov_copy(b->device, t->address, ov_memory_address(c->segments[OV_SEG_OUTPUT]) + io->offset, size, err));

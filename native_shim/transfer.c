@@ -123,7 +123,7 @@ static int upload_staged(ov_device *d, const place *to, const uint8_t *from, uin
         int slot = done / half & 1;
         n = size - done < half ? size - done : half;
         OV_TRY(slot_wait(d, slot, err));
-        memcpy(ov_memory_mapped(d->staging) + slot * half, from + done, n);
+        ov_copy_host(d, ov_memory_mapped(d->staging) + slot * half, from + done, n);
         OV_TRY(slot_copy(d, slot, d->staging->chunk->buffer, d->staging->offset + slot * half, to->buffer, to->offset + done, n,
                          err));
     }
@@ -146,7 +146,7 @@ static int download_staged(ov_device *d, uint8_t *to, const place *from, uint64_
         int slot = got / half & 1;
         uint64_t n = size - got < half ? size - got : half;
         OV_TRY(slot_wait(d, slot, err));
-        memcpy(to + got, ov_memory_mapped(d->staging) + slot * half, n);
+        ov_copy_host(d, to + got, ov_memory_mapped(d->staging) + slot * half, n);
         got += n;
     }
     return OV_OK;
@@ -159,7 +159,7 @@ int ov_upload(ov_device *d, uint64_t to, const void *from, uint64_t size, ov_err
     if (!find(d, to, size, &p)) return no_such(err, to, size);
     int rc = OV_OK;
     if (p.mapped) {
-        memcpy(p.mapped, from, size);
+        ov_copy_host(d, p.mapped, from, size);
     } else {
         pthread_mutex_lock(&d->transfer_lock);
         rc = upload_staged(d, &p, from, size, err);
@@ -176,7 +176,7 @@ int ov_download(ov_device *d, void *to, uint64_t from, uint64_t size, ov_error *
     if (!find(d, from, size, &p)) return no_such(err, from, size);
     int rc = OV_OK;
     if (p.mapped && (p.cached || size <= 1024)) { // uncached reads cost about 10 ns a word
-        memcpy(to, p.mapped, size);
+        ov_copy_host(d, to, p.mapped, size);
     } else {
         pthread_mutex_lock(&d->transfer_lock);
         rc = download_staged(d, to, &p, size, err);

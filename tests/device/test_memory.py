@@ -2,10 +2,12 @@
 
 import itertools
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from onnx_vulkan.device import Device, MemoryKind
+from onnx_vulkan.device.native import ffi, lib
 from onnx_vulkan.errors import DeviceError, OutOfDeviceMemory
 
 
@@ -85,3 +87,21 @@ def test_addresses_outside_are_refused(device: Device) -> None:
     memory.address += 1 << 40
     with pytest.raises(DeviceError, match="not in one live allocation"):
         memory.upload(b"1234")
+
+
+def test_large_copies_are_shared_among_threads(device: Device) -> None:
+    """All bytes arrive, at sizes off the pieces, also where several threads copy at once and each right after the other."""
+
+    def copy(n: int) -> None:
+        source = np.random.default_rng(n).integers(0, 256, n, np.uint8)
+        target = np.zeros(n + 2, np.uint8)
+        at = target.ctypes.data
+        for _ in range(3):
+            target[...] = 255
+            lib.ov_copy_host(device.native, ffi.cast("void *", at + 1), ffi.cast("void *", source.ctypes.data), n)
+            assert target[0] == target[-1] == 255
+            assert (target[1:-1] == source).all()
+
+    sizes = [0, 1, 1000, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 * (1 << 20) + 77, 5 << 20]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(copy, sizes * 2))

@@ -90,6 +90,7 @@ class Device:
                 "timestamp_bits": info.timestamp_bits,
                 "queue_family": info.queue_family,
                 "has_budget": "VK_EXT_memory_budget" in info.extensions,
+                "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
                 "unmapped": os.environ.get(UNMAPPED, "") not in ("", "0"),
             },
         )
