@@ -15,9 +15,9 @@ void ov_hash128(const void *data, uint64_t size, uint64_t out[2]) {
     const uint8_t *p = data;
     uint64_t h[4] = {K[0] ^ size, K[1], K[2] + size, K[3]};
     for (uint64_t left = size; left;) {
-        uint64_t w[4] = {0};
-        uint64_t n = left < sizeof w ? left : sizeof w;
-        memcpy(w, p, n);
+        uint64_t w[4] = {0}, n = 32;
+        if (left >= 32) memcpy(w, p, 32); // of a fixed size, so that it is four loads and no call
+        else memcpy(w, p, n = left);
         h[0] = fold(h[0] ^ w[0] ^ K[4], w[1] ^ K[5]) + w[0];
         h[1] = fold(h[1] ^ w[2] ^ K[6], w[3] ^ K[7]) + w[2];
         h[2] = fold(h[2] ^ w[1] ^ K[6], w[2] ^ K[4]) + w[3];

@@ -1,4 +1,4 @@
-"""Set-up-time Vulkan: the raw cffi binding of the ``vulkan`` package, loaded on first use, and feature structures by name.
+"""Set-up-time Vulkan: the cffi declarations of the ``vulkan`` package, loaded on first use, and feature structures by name.
 
 The package's own wrappers are passed by: they do not keep nested structures alive (a driver then reads freed memory).
 Here every structure is bound to a variable that outlives the call.
@@ -6,28 +6,62 @@ Here every structure is bound to a variable that outlives the call.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib.util
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from onnx_vulkan.errors import DeviceError, DeviceLost, OutOfDeviceMemory
 
-__all__ = ["FeatureBlock", "chain", "check", "handle", "load"]
+__all__ = ["FeatureBlock", "Vulkan", "chain", "check", "handle", "load"]
 
+LIBRARIES = ("libvulkan.so.1", "vulkan-1.dll", "libvulkan.dylib")
 NO_LOADER = (
     "The Vulkan loader (libvulkan.so.1) was not found. Install it (`apt install libvulkan1` on Debian or Ubuntu) and a driver: "
     "the GPU vendor's, or `mesa-vulkan-drivers` (which also brings a software device for right answers without a GPU)."
 )
 
 
-@functools.cache
-def load() -> Any:
-    """The ``vulkan._vulkan`` module: constants, ``ffi`` and ``lib``."""
+class Vulkan:
+    """Vulkan as the ``vulkan`` package declares it: ``ffi``, ``lib``, and the constants as attributes."""
+
+    def __init__(self) -> None:
+        self.ffi = _declarations()
+        self.lib = _loader(self.ffi)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.lib, name)
+
+
+def _declarations() -> Any:
+    """The package's cffi declarations alone: its wrappers of all functions, which nobody here calls, take ten times as long."""
+    found = importlib.util.find_spec("vulkan")
+    for folder in (found and found.submodule_search_locations) or ():
+        spec = importlib.util.spec_from_file_location("onnx_vulkan.device._vulkan", Path(folder) / "_vulkancache.py")
+        if spec is not None and spec.loader is not None and Path(folder, "_vulkancache.py").is_file():
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module.ffi
     try:
-        import vulkan._vulkan as vk
+        import vulkan._vulkan
     except OSError as e:
         raise DeviceError(NO_LOADER) from e
-    return vk
+    return vulkan._vulkan.ffi
+
+
+def _loader(ffi: Any) -> Any:
+    for name in LIBRARIES:
+        with contextlib.suppress(OSError):
+            return ffi.dlopen(name)
+    raise DeviceError(NO_LOADER)
+
+
+@functools.cache
+def load() -> Vulkan:
+    """The binding, made on first use. Raises DeviceError where there is no Vulkan loader."""
+    return Vulkan()
 
 
 def check(result: int, call: str) -> None:

@@ -133,7 +133,9 @@ class Instance:
         if _version(version[0]) < NEEDED:
             raise DeviceError("The Vulkan loader is older than Vulkan 1.3; update it (package libvulkan1).")
         name = ffi.new("char[]", b"onnx-vulkan")
-        app = ffi.new("VkApplicationInfo *", {"sType": 0, "pEngineName": name, "apiVersion": vk.VK_MAKE_VERSION(*NEEDED)})
+        app = ffi.new(
+            "VkApplicationInfo *", {"sType": 0, "pEngineName": name, "apiVersion": NEEDED[0] << 22 | NEEDED[1] << 12 | NEEDED[2]}
+        )
         layers, extensions, following = [], [], ffi.NULL
         if self.validation:
             if LAYER not in _layers():
