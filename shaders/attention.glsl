@@ -9,7 +9,7 @@
 // Grid: one dimension (folded past 65535), rows fastest, then batch. A grid too large is harmless.
 //
 // The includer has included attention_variant.glsl and defined: T, T4, MAD(a, b, c), SIZE_Z, SIZE_M (queries), SIZE_T (keys),
-// SIZE_D (head size, at least 1), SIZE_N (head size of the values), and
+// SIZE_D (head size, at least 1), SIZE_N (head size of the values), INFINITE, and
 //   void begin(int z)
 //   T4 q_quad(int m, int k, int k_end), k_quad(int n, int k, int k_end), v_quad(int n, int k, int k_end)   as in gemm_tile.glsl
 //   T score(int z, int m, int n, T s)          what becomes of a score
@@ -17,8 +17,6 @@
 //   T4 finished(T4 sums, T scale)              sums of such a row, scaled
 //   void store(int z, int m, int n, int split, T acc)
 // With FAST_WEIGHTS defined weights are as good as the device's exp2, which is enough for half floats.
-
-#define INFINITE uintBitsToFloat(0x7f800000u)
 
 // e^x for x <= 0. As ov_exp in math.glsl, but results below 2^-125 are 0.
 float weight(float x) {

@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
 @pytest.fixture
 def tile(monkeypatch: pytest.MonkeyPatch) -> None:
     """One kernel, in the tile that a CPU compiles fastest."""
-    monkeypatch.setattr(family, "choose", lambda *a: SMALL)
+    monkeypatch.setattr(family, "choose", lambda *a, **k: SMALL)
 
 
 def random(shape: Shape, dtype: DType, seed: int) -> Array:
@@ -147,7 +147,7 @@ def test_epilogue_in_record(tile: None) -> None:
 
 @pytest.mark.parametrize("tile", [t for t in family.TILES if THOROUGH and t.threads <= 64], ids=str)
 def test_tiles(monkeypatch: pytest.MonkeyPatch, tile: family.Tile) -> None:
-    monkeypatch.setattr(family, "choose", lambda *a: tile)
+    monkeypatch.setattr(family, "choose", lambda *a, **k: tile)
     check((2, 70, 40), (2, 130, 40), (2, 130, 70), masks=[SCALE], score=[("mul", (SCORE, 3))])
 
 

@@ -39,6 +39,8 @@ CAPABILITIES = {
     4433: "storage16",
     4448: "storage8",
     5116: "bf16",
+    5118: "bf16_coop_matrix",
+    **dict.fromkeys((5430, 5431, 5432, 5433, 5439), "coop_matrix2"),
     6019: "int_dot",
     6022: "coop_matrix",
 }

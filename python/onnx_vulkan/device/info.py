@@ -277,6 +277,18 @@ NAMES = {
     "synchronization2": "synchronization2",
 }
 REQUIRED = ("bufferDeviceAddress", "timelineSemaphore", "scalarBlockLayout")
+# What the name coop_matrix2 promises.
+COOP_MATRIX2 = tuple(
+    f"cooperativeMatrix{what}"
+    for what in (
+        "WorkgroupScope",
+        "FlexibleDimensions",
+        "Reductions",
+        "Conversions",
+        "PerElementOperations",
+        "TensorAddressing",
+    )
+)
 # What is switched on when it is there.
 WANTED = set(NAMES) | set(REQUIRED) | {"shaderSharedInt64Atomics", "cooperativeMatrixFlexibleDimensions"}
 WANTED |= {n for e, _, names in EXTENSION_FEATURES if e == "VK_NV_cooperative_matrix2" for n in names}
@@ -362,6 +374,8 @@ def _describe(instance: Instance, index: int, device: Any) -> DeviceInfo:
     hidden = hidden_features()
     present = {n for b in blocks for n in b.names if b[n] and NAMES.get(n) not in hidden}
     features = {ours for theirs, ours in NAMES.items() if theirs in present}
+    if not present.issuperset(COOP_MATRIX2):
+        features.discard("coop_matrix2")
     compute = 0x20
     if not v13.requiredSubgroupSizeStages & compute:
         features.discard("subgroup_size_control")

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from onnx_vulkan.codegen.hole import Axes, merge_axes
 from onnx_vulkan.codegen.index import ZERO, Lin
-from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Step, Variant, grid_of
+from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Step, Variant, grid_of, is_multiple
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.render import INLINE_OPS, Renderer
 from onnx_vulkan.codegen.row import RowGroup, row_step
@@ -55,6 +55,17 @@ class Tile:
         return (pool + self.bn * (self.bm // 4 + 1) + 2 * self.bm) * 16
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A workgroup of ``threads`` that multiplies matrices together: ``bm`` rows, ``bn`` keys a step."""
+
+    threads: int
+    bm: int
+    bn: int
+
+
+BLOCKS: tuple[Block, ...] = ()
+
 TILES = (
     Tile(128, 4, 64, 16),
     Tile(128, 4, 32, 16),
@@ -64,17 +75,27 @@ TILES = (
 )
 
 
-def choose(rows: int, keys: int, depth: int, width: int, batch: int, limits: Limits) -> Tile | None:
-    """The tile for ``batch`` attentions of ``rows`` queries over ``keys``, None for three kernels."""
+def choose(rows: int, keys: int, depth: int, width: int, batch: int, limits: Limits, *, matrices: bool) -> Tile | Block | None:
+    """How ``batch`` attentions of ``rows`` queries over ``keys`` run in one kernel, None for three kernels.
+
+    *matrices*: the operands are such that matrix units can take them.
+    """
     if not depth or not rows or not keys or width > MAX_WIDTH or limits.subgroup_size < 16:
         return None  # on a CPU nothing is gained, and the kernel takes long to compile
     if rows * keys < WORTH:
         return None
-    padded = -(-width // 32) * 32
+    if matrices and depth <= MAX_WIDTH and BLOCKS:
+        return BLOCKS[0]
     for tile in TILES:
-        if tile.threads <= limits.max_workgroup_invocations and tile.shared_memory(padded) <= limits.max_shared_memory:
+        fits = tile.shared_memory(rounded(width, 32)) <= limits.max_shared_memory
+        if fits and tile.threads <= limits.max_workgroup_invocations:
             return tile
     return None
+
+
+def rounded(n: int, to: int) -> int:
+    """The multiple of *to* that is not below *n*."""
+    return -(-n // to) * to
 
 
 def _inverse(empty: str) -> str:
@@ -110,6 +131,7 @@ class AttentionStep:
         self.q = Matrix(q.leaf, q.offset, axes(q.strides), self.m, q.strides[-2], depth, q.strides[-1])
         self.k = Matrix(k.leaf, k.offset, axes(k.strides), keys, k.strides[-1], depth, k.strides[-2])
         self.v = Matrix(v.leaf, v.offset, axes(v.strides), self.n, v.strides[-1], keys, v.strides[-2])
+        self.operands = {"q": self.q, "k": self.k, "v": self.v}
         self.axes: Axes = [("z", range(self.rank - 2)), ("m", (self.rank - 2,)), ("n", (self.rank - 1,))]
 
     @property
@@ -155,27 +177,58 @@ class AttentionStep:
     def fused(self) -> Kernel:
         """The kernel of ``attention.glsl``."""
         params = Params()
-        operands = {"q": self.q, "k": self.k, "v": self.v}
-        readers = "".join(m.functions(params, name) for name, m in operands.items())
+        readers = "".join(m.functions(params, name) for name, m in self.operands.items())
+        return self._kernel(params, readers, "attention")
+
+    @cached_property
+    def fused_by_matrices(self) -> Kernel:
+        """The kernel of ``attention_matrix.glsl``."""
+        params = Params()
+        dtype = self.q.leaf.dtype
+        element = "bfloat16_t" if dtype is DType.BF16 else "float16_t"
+        lines = [
+            f"#define ELEMENT {element}",
+            f"layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Elements {{ {element} v[]; }};",
+        ]
+        for name, m in self.operands.items():
+            stride = m.k if name == "v" else m.row
+            lines.append(f"#define {name.upper()}_POINTER Elements({params.read(m.leaf)})")
+            lines.append(f"#define {name.upper()}_STRIDE {params.word(stride)}")
+            lines.append(m.begin(params, name))
+        extensions: tuple[str, ...] = ("GL_KHR_cooperative_matrix", "GL_NV_cooperative_matrix2", "GL_KHR_memory_scope_semantics")
+        if dtype is DType.BF16:
+            extensions += ("GL_EXT_bfloat16",)
+        return self._kernel(params, "\n".join(lines), "attention_matrix", extensions)
+
+    def _kernel(self, params: Params, readers: str, shader: str, extensions: tuple[str, ...] = ()) -> Kernel:
         score, masks = self.score(params)
         text, more = store(self.group, params, Destination(self.axes), None)
-        fast = all(m.leaf.dtype is not DType.F32 for m in operands.values())
+        leaves = [m.leaf for m in self.operands.values()]
+        fast = all(v.dtype is not DType.F32 for v in leaves)
         body = f"""{accumulator(params, DType.F32)}#define SIZE_Z {params.word(self.z)}
 #define SIZE_M {params.word(self.m)}
 #define SIZE_N {params.word(self.n)}
 #define SIZE_D {params.word(self.d)}
 #define SIZE_T {params.word(self.t)}
+#define INFINITE uintBitsToFloat(0x7f800000u)
 {"#define FAST_WEIGHTS" if fast else ""}
-#include "attention_variant.glsl"
+#include "{shader}_variant.glsl"
 {readers}void begin(int z) {{
     q_begin(z);
     k_begin(z);
     v_begin(z);
 }}
-{score}{_inverse(self.instr.attrs["empty"])}{text}#include "attention.glsl"
+{score}{_inverse(self.instr.attrs["empty"])}{text}#include "{shader}.glsl"
 """
-        reads = tuple(dict.fromkeys((*(m.leaf for m in operands.values()), *masks, *more)))
-        return Kernel(self.label, params, body, reads, self.writes, chosen_by_step)
+        reads = tuple(dict.fromkeys((*leaves, *masks, *more)))
+        return Kernel(self.label, params, body, reads, self.writes, chosen_by_step, extensions)
+
+    def suits_matrices(self, at: At, limits: Limits) -> bool:
+        """Whether the operands are of one 16-bit type that the device's matrix units take, with neighbours side by side."""
+        dtypes = {m.leaf.dtype for m in self.operands.values()}
+        known = dtypes == {DType.F16} or (dtypes == {DType.BF16} and "bf16_coop_matrix" in limits.features)
+        together = at(self.q.k) == at(self.k.k) == at(self.v.row) == 1
+        return "coop_matrix2" in limits.features and known and together
 
     # ------------------------------------------------------------------------------------------------ three kernels
     @cached_property
@@ -203,20 +256,22 @@ class AttentionStep:
 
     def launches(self, at: At, limits: Limits) -> list[Launch]:
         """One launch, or those of three kernels."""
-        tile = choose(at(self.m), at(self.t), at(self.d), at(self.n), at(self.z), limits)
-        if tile is None:
+        depth, width = at(self.d), at(self.n)
+        matrices = self.suits_matrices(at, limits)
+        how = choose(at(self.m), at(self.t), depth, width, at(self.z), limits, matrices=matrices)
+        if how is None:
             return [launch for step in self.parts for launch in step.launches(at, limits)]
-        spec = (
-            tile.threads,
-            tile.tm,
-            tile.bn,
-            tile.bk,
-            -(-at(self.n) // 32) * 32,
-            self.q.mode(at),
-            self.k.mode(at),
-            self.v.mode(at),
-        )
-        return [Launch(self.fused, Variant(spec, grid_of(ceil_div(self.m, tile.bm) * self.z)))]
+        grid = grid_of(ceil_div(self.m, how.bm) * self.z)
+        if isinstance(how, Block):
+            spec = (how.threads, how.bm, how.bn, rounded(depth, 16), rounded(width, 32), int(self.is_aligned(at)))
+            return [Launch(self.fused_by_matrices, Variant(spec, grid))]
+        modes = tuple(m.mode(at) for m in self.operands.values())
+        return [Launch(self.fused, Variant((how.threads, how.tm, how.bn, how.bk, rounded(width, 32), *modes), grid))]
+
+    def is_aligned(self, at: At) -> bool:
+        """Whether all rows of the operands start on multiples of 8 elements."""
+        parts = [e for m in self.operands.values() for e in (m.offset, *(s for _, s in m.batch))]
+        return all(is_multiple(at, e, 8) for e in (*parts, self.q.row, self.k.row, self.v.k))
 
 
 def _supports(instr: Instr) -> str | None:

@@ -165,11 +165,7 @@ class Matrix:
             return self._element(params, name, row, k)
 
         return f"""{reader(params, name, self.leaf)}
-int {name}_base;
-void {name}_begin(int z) {{
-    {name}_base = {self._batch_offset(params)};
-}}
-T4 {name}_quad(int row, int k, int k_end) {{
+{self.begin(params, name)}T4 {name}_quad(int row, int k, int k_end) {{
     T4 q;
     if ({upper}_ALONG_K) {{
         row = min(row, {rows} - 1);
@@ -215,6 +211,14 @@ T4[2] {name}_octet(int row, int k, int k_end) {{
     def _element(self, params: Params, name: str, row: str, k: str) -> str:
         """The index of an element in memory, after ``{name}_begin``."""
         return offset_text(params, [f"{name}_base", row, k], [1, self.row, self.k])
+
+    def begin(self, params: Params, name: str) -> str:
+        """``int {name}_base``, the offset of matrix ``z``, which ``{name}_begin(int z)`` sets."""
+        return f"""int {name}_base;
+void {name}_begin(int z) {{
+    {name}_base = {self._batch_offset(params)};
+}}
+"""
 
     def _batch_offset(self, params: Params) -> str:
         runs = merge_runs(self.batch)
