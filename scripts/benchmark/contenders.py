@@ -32,6 +32,9 @@ class Contender(ABC):
         """Why this side cannot take part here, as a sentence, or None."""
         return None
 
+    def import_packages(self) -> None:  # noqa: B027  (counts as loading where it is not done before)
+        """Import what a user imports before loading a model."""
+
     @abstractmethod
     def open(self, path: Path, torchvision: str, feeds: Feeds, options: Mapping[str, str]) -> None:
         """Load the model; *options* are this engine's. Raises with a sentence when this side cannot run it."""
@@ -91,6 +94,10 @@ class OrtVulkan(OrtCpu):
     label = "ours, VulkanEP"
     on_gpu = True
 
+    def import_packages(self) -> None:
+        import onnxruntime  # noqa: F401
+        import onnxruntime_ep_vulkan  # noqa: F401
+
     def _session(self, path: Path, options: Mapping[str, str]) -> Any:
         import onnxruntime
         import onnxruntime_ep_vulkan
@@ -113,6 +120,9 @@ class Standalone(Contender):
     name = "standalone"
     label = "ours, standalone"
     session: Any = None
+
+    def import_packages(self) -> None:
+        import onnx_vulkan  # noqa: F401
 
     def open(self, path: Path, torchvision: str, feeds: Feeds, options: Mapping[str, str]) -> None:
         import onnx_vulkan
