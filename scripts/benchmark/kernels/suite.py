@@ -72,7 +72,7 @@ class _Entry:
             for name, times in (("gpu_ms", self.gpu), ("wall_ms", self.wall), ("torch_ms", self.peer)):
                 if times:
                     r[name] = statistics.median(times)
-            if unit == "ms":
+            if unit == "ms" and self.wall:
                 r["rate"] = r["wall_ms"]
                 r["passed"] = None if self.row.bar is None else r["rate"] <= self.row.bar
             elif self.gpu:
@@ -109,10 +109,16 @@ def measure(
     """The results of all rows in order. Rows of one kind that follow each other are loaded together and take turns."""
     for kind, group in groupby(rows, key=lambda row: "streaming" if row.family in STREAMING else row.family):
         say(kind)
-        entries = [_Entry(row, with_torch) for row in group]
-        for number in range(rounds):
-            for place, entry in enumerate(entries):
-                entry.turn(seconds, warm if number == place == 0 else warm / 25)
+        entries: list[_Entry] = []
+        try:
+            for row in group:
+                entries.append(_Entry(row, with_torch))
+            for number in range(rounds):
+                for place, entry in enumerate(entries):
+                    entry.turn(seconds, warm if number == place == 0 else warm / 25)
+        except KeyboardInterrupt:
+            yield from (entry.finish() for entry in entries if entry.gpu)
+            raise
         for entry in entries:
             yield entry.finish()
 
