@@ -72,12 +72,9 @@ class _Entry:
             for name, times in (("gpu_ms", self.gpu), ("wall_ms", self.wall), ("torch_ms", self.peer)):
                 if times:
                     r[name] = statistics.median(times)
-            if unit == "ms" and self.wall:
-                r["rate"] = r["wall_ms"]
-                r["passed"] = None if self.row.bar is None else r["rate"] <= self.row.bar
-            elif self.gpu:
-                r["rate"] = 1e3 * amount / r["gpu_ms"]
-                r["passed"] = None if self.row.bar is None else r["rate"] >= self.row.bar
+            r["rate"] = r.get("wall_ms") if unit == "ms" else 1e3 * amount / r["gpu_ms"] if self.gpu else None
+            if self.row.bar is not None and r["rate"] is not None:
+                r["passed"] = r["rate"] <= self.row.bar if unit == "ms" else r["rate"] >= self.row.bar
             r["right"] = r["error_share"] <= r["limit"]
         if self.ours is not None:
             self.ours.close()
