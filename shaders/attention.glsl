@@ -8,30 +8,14 @@
 //
 // Grid: one dimension (folded past 65535), rows fastest, then batch. A grid too large is harmless.
 //
-// The includer has included attention_variant.glsl and defined: T, T4, MAD(a, b, c), SIZE_Z, SIZE_M (queries), SIZE_T (keys),
-// SIZE_D (head size, at least 1), SIZE_N (head size of the values), INFINITE, and
+// The includer has included attention_variant.glsl and attention_weight.glsl and defined: T, T4, MAD(a, b, c), SIZE_Z, SIZE_M (queries), SIZE_T (keys),
+// SIZE_D (head size, at least 1), SIZE_N (head size of the values), and
 //   void begin(int z)
 //   T4 q_quad(int m, int k, int k_end), k_quad(int n, int k, int k_end), v_quad(int n, int k, int k_end)   as in gemm_tile.glsl
 //   T score(int z, int m, int n, T s)          what becomes of a score
 //   T inverse(T total)                         the factor of a row whose weights add up to total
 //   T4 finished(T4 sums, T scale)              sums of such a row, scaled
 //   void store(int z, int m, int n, int split, T acc)
-// With FAST_WEIGHTS defined weights are as good as the device's exp2, which is enough for half floats.
-
-// e^x for x <= 0. As ov_exp in math.glsl, but results below 2^-125 are 0.
-float weight(float x) {
-#ifdef FAST_WEIGHTS
-    return exp2(x * 1.44269502);
-#else
-    float n = roundEven(x * 1.44269502);
-    precise float r = x - n * 0.693359375;
-    r = r + n * 2.12194440e-4;
-    float p = fma(fma(fma(fma(0.0013950512511655688, r, 0.00836890283972025), r, 0.04166620597243309), r, 0.166665181517601), r, 0.5);
-    float y = 1.0 + fma(r * r, p, r);
-    return x < -87.0 ? 0.0 : y * uintBitsToFloat(uint(int(n) + 127) << 23);
-#endif
-}
-
 const int COLUMNS = 8;  // threads that share a row
 const int THREADS = int(gl_WorkGroupSize.x);
 const int ROWS = THREADS / COLUMNS;
@@ -57,10 +41,10 @@ int thread, row, column;
 T4 q_next[QUADS_Q];
 T4 k_next[QUADS_K];
 T4 v_next[QUADS_V];
-T s[TM * TN];   // [row][key]
-T4 o[TM * TW / 4];  // [row][quad of columns]
-T highest[TM];
-T total[TM];    // of the weights that this thread has made
+T4 s[TM * TN / 4];     // [row][quad of keys]
+T4 o[TM * TW / 4];     // [row][quad of columns]
+T4 highest[TM / 4];
+T4 total[TM / 4];      // of the weights that this thread has made
 
 void fetch_k(int k, int m0, int n0) {
     [[unroll]] for (int i = 0; i < QUADS_Q; i++) {
@@ -120,8 +104,13 @@ void multiply_k(int at) {
         T4 b[TN / 4];
         [[unroll]] for (int i = 0; i < TM / 4; i++) a[i] = pool[at + k * PITCH_Q + i * ROWS + row];
         [[unroll]] for (int j = 0; j < TN / 4; j++) b[j] = pool[at + BK * PITCH_Q + k * PITCH_K + j * COLUMNS + column];
-        [[unroll]] for (int i = 0; i < TM; i++) {
-            [[unroll]] for (int j = 0; j < TN; j++) s[i * TN + j] = MAD(a[i / 4][i % 4], b[j / 4][j % 4], s[i * TN + j]);
+        [[unroll]] for (int i = 0; i < TM / 4; i++) {
+            [[unroll]] for (int c = 0; c < 4; c++) {
+                [[unroll]] for (int j = 0; j < TN / 4; j++) {
+                    int at = (i * 4 + c) * (TN / 4) + j;
+                    s[at] = MAD(T4(a[i][c]), b[j], s[at]);
+                }
+            }
         }
     }
 }
@@ -132,57 +121,65 @@ void multiply_v(int at, int first) {
         T4 b[TW / 4];
         [[unroll]] for (int i = 0; i < TM / 4; i++) a[i] = weights[(first + k) * PITCH_Q + i * ROWS + row];
         [[unroll]] for (int j = 0; j < TW / 4; j++) b[j] = pool[at + k * PITCH_V + j * COLUMNS + column];
-        [[unroll]] for (int i = 0; i < TM; i++) {
-            [[unroll]] for (int j = 0; j < TW / 4; j++) o[i * (TW / 4) + j] = MAD(T4(a[i / 4][i % 4]), b[j], o[i * (TW / 4) + j]);
+        [[unroll]] for (int i = 0; i < TM / 4; i++) {
+            [[unroll]] for (int c = 0; c < 4; c++) {
+                [[unroll]] for (int j = 0; j < TW / 4; j++) {
+                    int at = (i * 4 + c) * (TW / 4) + j;
+                    o[at] = MAD(T4(a[i][c]), b[j], o[at]);
+                }
+            }
         }
     }
-}
-
-// The sum or maximum over the threads of each row, of a value a thread and row.
-void share(T own[TM]) {
-    [[unroll]] for (int i = 0; i < TM / 4; i++) {
-        parts[column * (BM / 4) + i * ROWS + row] = T4(own[4 * i], own[4 * i + 1], own[4 * i + 2], own[4 * i + 3]);
-    }
-    barrier();
 }
 
 // What the scores of keys n0 .. n0 + BN make of the rows: weights in shared memory, sums and totals scaled to the highest score.
 void weigh(int z, int m0, int n0) {
-    T own[TM];
-    [[unroll]] for (int i = 0; i < TM; i++) {
-        own[i] = highest[i];
-        int m = min(m0 + (i / 4 * ROWS + row) * 4 + i % 4, SIZE_M - 1);
-        [[unroll]] for (int j = 0; j < TN; j++) {
-            int n = n0 + (j / 4 * COLUMNS + column) * 4 + j % 4;
-            T x = score(z, m, min(n, SIZE_T - 1), s[i * TN + j]);
-            s[i * TN + j] = n < SIZE_T ? x : -INFINITE;
-            own[i] = max(own[i], s[i * TN + j]);
+    [[unroll]] for (int i = 0; i < TM / 4; i++) {
+        T4 own = highest[i];
+        [[unroll]] for (int c = 0; c < 4; c++) {
+            int m = min(m0 + (i * ROWS + row) * 4 + c, SIZE_M - 1);
+            [[unroll]] for (int j = 0; j < TN / 4; j++) {
+                T4 x = s[(i * 4 + c) * (TN / 4) + j];
+                [[unroll]] for (int e = 0; e < 4; e++) {
+                    int n = n0 + (j * COLUMNS + column) * 4 + e;
+                    T y = score(z, m, min(n, SIZE_T - 1), x[e]);
+                    x[e] = n < SIZE_T ? y : -INFINITE;
+                }
+                s[(i * 4 + c) * (TN / 4) + j] = x;
+                own[c] = max(own[c], max(max(x[0], x[1]), max(x[2], x[3])));
+            }
         }
+        parts[column * (BM / 4) + i * ROWS + row] = own;
     }
-    share(own);
+    barrier();
     [[unroll]] for (int i = 0; i < TM / 4; i++) {
         T4 most = parts[i * ROWS + row];
         [[unroll]] for (int c = 1; c < COLUMNS; c++) most = max(most, parts[c * (BM / 4) + i * ROWS + row]);
-        [[unroll]] for (int r = 0; r < 4; r++) {
-            // rows that have seen nothing but -inf are counted from 0: their weights are 0
-            T from = most[r] == -INFINITE ? T(0) : most[r];
-            T scale = weight(highest[4 * i + r] - from);
-            highest[4 * i + r] = most[r];
-            total[4 * i + r] *= scale;
-            [[unroll]] for (int j = 0; j < TN; j++) {
-                T w = weight(s[(4 * i + r) * TN + j] - from);
-                s[(4 * i + r) * TN + j] = w;
-                total[4 * i + r] += w;
+        [[unroll]] for (int c = 0; c < 4; c++) {
+            T from = base_of(most[c]), scale = weight(highest[i][c] - from);
+            T sum = total[i][c] * scale;
+            [[unroll]] for (int j = 0; j < TN / 4; j++) {
+                T4 x = s[(i * 4 + c) * (TN / 4) + j];
+                [[unroll]] for (int e = 0; e < 4; e++) {
+                    x[e] = weight(x[e] - from);
+                    sum += x[e];
+                }
+                s[(i * 4 + c) * (TN / 4) + j] = x;
             }
-            [[unroll]] for (int j = 0; j < TW / 4; j++) o[(4 * i + r) * (TW / 4) + j] *= scale;
+            total[i][c] = sum;
+            [[unroll]] for (int j = 0; j < TW / 4; j++) o[(i * 4 + c) * (TW / 4) + j] *= scale;
         }
-        [[unroll]] for (int j = 0; j < TN; j++) {
-            int key = (j / 4 * COLUMNS + column) * 4 + j % 4;
-            weights[key * PITCH_Q + i * ROWS + row] =
-                T4(s[4 * i * TN + j], s[(4 * i + 1) * TN + j], s[(4 * i + 2) * TN + j], s[(4 * i + 3) * TN + j]);
+        highest[i] = most;
+        [[unroll]] for (int j = 0; j < TN / 4; j++) {
+            T4 x[4];
+            [[unroll]] for (int c = 0; c < 4; c++) x[c] = s[(i * 4 + c) * (TN / 4) + j];
+            [[unroll]] for (int e = 0; e < 4; e++) {
+                int key = (j * COLUMNS + column) * 4 + e;
+                weights[key * PITCH_Q + i * ROWS + row] = T4(x[0][e], x[1][e], x[2][e], x[3][e]);
+            }
         }
     }
-    [[unroll]] for (int i = 0; i < TM * TN; i++) s[i] = T(0);
+    [[unroll]] for (int i = 0; i < TM * TN / 4; i++) s[i] = T4(0);
     barrier();
 }
 
@@ -201,11 +198,11 @@ void main() {
     column = lane / 2 % 8;
 
     begin(z);
-    [[unroll]] for (int i = 0; i < TM * TN; i++) s[i] = T(0);
+    [[unroll]] for (int i = 0; i < TM * TN / 4; i++) s[i] = T4(0);
     [[unroll]] for (int i = 0; i < TM * TW / 4; i++) o[i] = T4(0);
-    [[unroll]] for (int i = 0; i < TM; i++) {
-        highest[i] = -INFINITE;
-        total[i] = T(0);
+    [[unroll]] for (int i = 0; i < TM / 4; i++) {
+        highest[i] = T4(-INFINITE);
+        total[i] = T4(0);
     }
 
     int at = 0;
@@ -239,7 +236,8 @@ void main() {
         }
     }
 
-    share(total);
+    [[unroll]] for (int i = 0; i < TM / 4; i++) parts[column * (BM / 4) + i * ROWS + row] = total[i];
+    barrier();
     [[unroll]] for (int i = 0; i < TM / 4; i++) {
         T4 sums = T4(0);
         [[unroll]] for (int c = 0; c < COLUMNS; c++) sums += parts[c * (BM / 4) + i * ROWS + row];

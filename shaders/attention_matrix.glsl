@@ -5,7 +5,7 @@
 //
 // Grid: as attention.glsl.
 //
-// The includer has included attention_matrix_variant.glsl and defined what attention.glsl wants but for the readers, and
+// The includer has included attention_matrix_variant.glsl and attention_weight.glsl and defined what attention.glsl wants but for the readers, and
 //   ELEMENT                       float16_t or bfloat16_t
 //   Q_POINTER, K_POINTER, V_POINTER                    buffers of ELEMENT
 //   Q_STRIDE, K_STRIDE, V_STRIDE  elements from a row of Q, a key, a row of V to the next; all have neighbours side by side
@@ -14,8 +14,6 @@
 #define SCORES MATRIX(float, BM, BN, gl_MatrixUseAccumulator)
 #define SUMS MATRIX(float, BM, WIDTH, gl_MatrixUseAccumulator)
 #define LAYOUT tensorLayoutNV<2, gl_CooperativeMatrixClampModeConstantNV>
-
-const float LOG2E = 1.44269502;
 
 float greater(const in float a, const in float b) { return max(a, b); }
 float sum(const in float a, const in float b) { return a + b; }
@@ -30,7 +28,7 @@ float scored(const in uint row, const in uint column, const in float s, const in
 
 // The weight of a score; rows that have seen nothing but -inf are counted from 0.
 float weight_of(const in uint row, const in uint column, const in float x, const in float most) {
-    return exp2((x - (most == -INFINITE ? 0.0 : most)) * LOG2E);
+    return weight(x - base_of(most));
 }
 
 float product_of(const in uint row, const in uint column, const in float a, const in float b) { return a * b; }

@@ -210,9 +210,9 @@ class AttentionStep:
 #define SIZE_N {params.word(self.n)}
 #define SIZE_D {params.word(self.d)}
 #define SIZE_T {params.word(self.t)}
-#define INFINITE uintBitsToFloat(0x7f800000u)
 {"#define FAST_WEIGHTS" if fast else ""}
 #include "{shader}_variant.glsl"
+#include "attention_weight.glsl"
 {readers}void begin(int z) {{
     q_begin(z);
     k_begin(z);
