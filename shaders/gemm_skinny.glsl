@@ -40,7 +40,19 @@ const int F_QUADS = GRAIN / 4;                     // quads of a row of F that g
 const int TOTALS = STAGE * COLUMN_LANES * 4;
 const int HELPERS = TOTALS < THREADS ? (THREADS / TOTALS < K_LANES ? THREADS / TOTALS : K_LANES) : 1;  // threads that add up a total
 
-shared T4 sums[THREADS * STAGE];
+// The lanes along K of a warp: neighbours are neighbours in memory, further ones have other columns and share their part of F.
+const int K_NEAR = K_LANES < NEAR ? K_LANES : NEAR;
+
+#ifdef W_RUN
+const int F_POOL = 0;
+#else
+const int STEP = K_LANES * GRAIN * UNROLLED;       // elements along K that the workgroup takes at a time
+const int F_SLOTS = ROWS * STEP / 4 < THREADS ? 1 : ROWS * STEP / 4 / THREADS;  // quads of a step of F that a thread stages
+const int F_POOL = F_STAGED ? 2 * ROWS * STEP / 4 : 0;
+#endif
+const int POOL = F_POOL > THREADS * STAGE ? F_POOL : THREADS * STAGE;
+
+shared T4 pool[POOL];
 shared T partial[HELPERS * TOTALS];
 
 // What the lanes along K from `first` on in steps of HELPERS have of total e of those in shared memory.
@@ -48,13 +60,60 @@ T share_of_total(int e, int first) {
     int s = e / (COLUMN_LANES * 4), i = e % (COLUMN_LANES * 4);
     int lane = W_ALONG_K ? i % COLUMN_LANES : i / 4, c = W_ALONG_K ? i / COLUMN_LANES : i % 4;
     T total = T(0);
-    [[unroll]] for (int l = 0; l < K_LANES; l += HELPERS) total += sums[(s * K_LANES + l + first) * COLUMN_LANES + lane][c];
+    [[unroll]] for (int l = 0; l < K_LANES; l += HELPERS) total += pool[(s * K_LANES + l + first) * COLUMN_LANES + lane][c];
     return total;
 }
 
+#ifndef W_RUN
+int thread, k_lane, column;
+T4 w_next[UNROLLED * 4 * W_QUADS];
+T4 f_next[F_SLOTS];
+
+// Start loading a thread's blocks of the step at k0.
+void fetch_wide(int n0, int k0, int k_end) {
+    [[unroll]] for (int i = 0; i < UNROLLED * 4; i++) {
+        int k = k0 + (i / 4 * K_LANES + k_lane) * GRAIN + (W_ALONG_K ? 0 : i % 4);
+        int n = n0 + (W_ALONG_K ? column + i % 4 * COLUMN_LANES : column * 4 * W_QUADS);
+        if (W_OCTET) {
+            T4 q[2] = w_octet(n, k, k_end);
+            w_next[i * W_QUADS] = q[0];
+            w_next[(i + 1) * W_QUADS - 1] = q[1];
+        } else {
+            w_next[i] = w_quad(n, k, k_end);
+        }
+    }
+}
+
+// Start loading a thread's share of the step's F, quads along K (or of four rows).
+void fetch_few(int k0, int k_end) {
+    [[unroll]] for (int i = 0; i < F_SLOTS; i++) {
+        int slot = thread + i * THREADS;
+        if (F_ALONG_K) f_next[i] = f_quad(slot / (STEP / 4), k0 + slot % (STEP / 4) * 4, k_end);
+        else f_next[i] = f_quad(slot / STEP * 4, k0 + slot % STEP, k_end);
+    }
+}
+
+// Put it into the pool, as rows of quads along K.
+void stash_few(int at) {
+    [[unroll]] for (int i = 0; i < F_SLOTS; i++) {
+        int slot = thread + i * THREADS;
+        if (slot >= ROWS * STEP / 4) break;
+        if (F_ALONG_K) {
+            pool[at + slot] = f_next[i];
+        } else {
+            int k = slot % STEP, r = slot / STEP * 4;
+            [[unroll]] for (int c = 0; c < 4; c++) pool[at + (r + c) * (STEP / 4) + k / 4][k % 4] = f_next[i][c];
+        }
+    }
+}
+#endif
+
 void main() {
     if (min(min(SIZE_R, SIZE_W), SIZE_Z) <= 0) return;
-    int thread = int(gl_LocalInvocationID.x);
+#ifdef W_RUN
+    int thread, k_lane, column;
+#endif
+    thread = int(gl_LocalInvocationID.x);
     uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
     uint tiles = uint(SIZE_W + COLUMNS - 1) / COLUMNS;
     int n0 = int(group % tiles) * COLUMNS;
@@ -65,8 +124,8 @@ void main() {
 
     int share = ((SIZE_K + SPLITS - 1) / SPLITS + GRAIN - 1) / GRAIN * GRAIN;
     int k_first = split * share, k_end = min(k_first + share, SIZE_K);
-    int k_lane = W_ALONG_K ? thread % K_LANES : thread / COLUMN_LANES;
-    int column = W_ALONG_K ? thread / K_LANES : thread % COLUMN_LANES;
+    k_lane = W_ALONG_K ? thread / (K_NEAR * COLUMN_LANES) * K_NEAR + thread % K_NEAR : thread / COLUMN_LANES;
+    column = W_ALONG_K ? thread / K_NEAR % COLUMN_LANES : thread % COLUMN_LANES;
 
     begin(z);
     T4 acc[SUMS];
@@ -95,28 +154,32 @@ void main() {
         [[unroll]] for (int r = 0; r < ROWS; r++) acc[r] = MAD(scale, part[r], acc[r]);
     }
 #else
-    for (int k0 = k_first + k_lane * GRAIN; k0 < k_end; k0 += K_LANES * GRAIN * UNROLLED) {
+    int at = 0;
+    if (F_STAGED && k_first < k_end) {
+        fetch_few(k_first, k_end);
+        stash_few(at);
+    }
+    if (AHEAD && k_first < k_end) fetch_wide(n0, k_first, k_end);
+    for (int k0 = k_first; k0 < k_end; k0 += STEP) {
+        bool more = k0 + STEP < k_end;  // the same for all threads
+        if (!AHEAD) fetch_wide(n0, k0, k_end);
         T4 w[UNROLLED * 4 * W_QUADS];
-        [[unroll]] for (int u = 0; u < UNROLLED; u++) {
-            int k = k0 + u * K_LANES * GRAIN;
-            [[unroll]] for (int c = 0; c < 4; c++) {
-                int n = n0 + (W_ALONG_K ? column + c * COLUMN_LANES : column * 4 * W_QUADS);
-                int at = (u * 4 + c) * W_QUADS;
-                if (W_OCTET) {
-                    T4 q[2] = w_octet(n, W_ALONG_K ? k : k + c, k_end);
-                    w[at] = q[0];
-                    w[at + W_QUADS - 1] = q[1];
-                } else {
-                    w[at] = w_quad(n, W_ALONG_K ? k : k + c, k_end);
-                }
-            }
+        [[unroll]] for (int i = 0; i < UNROLLED * 4 * W_QUADS; i++) w[i] = w_next[i];
+        if (F_STAGED) {
+            barrier();
+            if (more) fetch_few(k0 + STEP, k_end);
         }
+        if (AHEAD && more) fetch_wide(n0, k0 + STEP, k_end);
         [[unroll]] for (int u = 0; u < UNROLLED; u++) {
+            int k = k0 + (u * K_LANES + k_lane) * GRAIN;
             [[unroll]] for (int r0 = 0; r0 < ROWS; r0 += F_ROWS) {
-                int k = k0 + u * K_LANES * GRAIN;
                 T4 f[F_ROWS * F_QUADS];
-                [[unroll]] for (int i = 0; i < (F_ALONG_K ? F_ROWS : GRAIN); i++) {
-                    if (!F_ALONG_K) {
+                [[unroll]] for (int i = 0; i < (F_ALONG_K || F_STAGED ? F_ROWS : GRAIN); i++) {
+                    if (F_STAGED) {
+                        [[unroll]] for (int j = 0; j < F_QUADS; j++) {
+                            f[i * F_QUADS + j] = pool[at + (r0 + i) * (STEP / 4) + (k - k0) / 4 + j];
+                        }
+                    } else if (!F_ALONG_K) {
                         T4 q = f_quad(r0, k + i, k_end);
                         [[unroll]] for (int r = 0; r < F_ROWS; r++) f[r * F_QUADS + i / 4][i % 4] = q[r];
                     } else if (F_QUADS == 2 && F_OCTET) {
@@ -144,11 +207,16 @@ void main() {
                 }
             }
         }
+        if (F_STAGED) {
+            at = F_POOL / 2 - at;
+            if (more) stash_few(at);
+        }
     }
+    if (F_STAGED) barrier();
 #endif
 
     [[unroll]] for (int s0 = 0; s0 < SUMS; s0 += STAGE) {
-        [[unroll]] for (int s = 0; s < STAGE; s++) sums[(s * K_LANES + k_lane) * COLUMN_LANES + column] = acc[s0 + s];
+        [[unroll]] for (int s = 0; s < STAGE; s++) pool[(s * K_LANES + k_lane) * COLUMN_LANES + column] = acc[s0 + s];
         barrier();
         if (HELPERS > 1) {
             if (thread < HELPERS * TOTALS) partial[thread % HELPERS * TOTALS + thread / HELPERS] = share_of_total(thread / HELPERS, thread % HELPERS);

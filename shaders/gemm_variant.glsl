@@ -15,3 +15,4 @@ const bool A_ALONG_K = (A_MODE & 1) == 0;
 const bool A_VECTOR = (A_MODE & 2) != 0;
 const bool B_ALONG_K = (B_MODE & 1) == 0;
 const bool B_VECTOR = (B_MODE & 2) != 0;
+const bool K_WHOLE = false;  // whether no quad along K reaches past the end

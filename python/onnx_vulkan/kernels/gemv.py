@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, grid_of
+from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, grid_of, is_multiple
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.dims import ceil_div
 from onnx_vulkan.kernels import Group
@@ -85,6 +85,7 @@ def skinny_launch(
     few_mode = few.mode(at) | few.octets(at) << 2
     if few_mode & 1 and (rows < 4 or wide.grain > 4):
         few_mode = 0  # too few rows for a quad of them
-    spec = (threads, threads, power_of_two(rows), lanes, splits, mode, few_mode, 1)
+    whole = is_multiple(at, sizes.k, grain * lanes * splits)
+    spec = (threads, threads, power_of_two(rows), lanes, splits, mode, few_mode, 1, 0, int(whole))
     grid = ceil_div(wide.rows, threads // lanes * width) * sizes.z * splits
     return Launch(kernel(splits > 1), Variant(spec, grid_of(grid))), splits

@@ -170,23 +170,23 @@ class Matrix:
     if ({upper}_ALONG_K) {{
         row = min(row, {rows} - 1);
         if ({upper}_VECTOR) {{
-            q = {name}_quad_at({element("row", f"min(k, {depth} - 4)")});
+            q = {name}_quad_at({element("row", f"(K_WHOLE ? k : min(k, {depth} - 4))")});
         }} else {{
             [[unroll]] for (int c = 0; c < 4; c++) {{
-                T x = {name}_at({element("row", f"min(k + c, {depth} - 1)")});
-                q[c] = k + c < k_end ? x : T(0);
+                T x = {name}_at({element("row", f"(K_WHOLE ? k + c : min(k + c, {depth} - 1))")});
+                q[c] = K_WHOLE || k + c < k_end ? x : T(0);
             }}
             return q;
         }}
     }} else {{
-        int inside = min(k, {depth} - 1);
+        int inside = K_WHOLE ? k : min(k, {depth} - 1);
         if ({upper}_VECTOR) {{
             q = {name}_quad_at({element(f"min(row, {rows} - 4)", "inside")});
         }} else {{
             [[unroll]] for (int c = 0; c < 4; c++) q[c] = {name}_at({element(f"min(row + c, {rows} - 1)", "inside")});
         }}
     }}
-    return k < k_end ? q : T4(0);
+    return K_WHOLE || k < k_end ? q : T4(0);
 }}
 """
 
@@ -200,10 +200,10 @@ class Matrix:
 }};
 vec2 {name}_pair(uint x) {{ return {pair}; }}
 T4[2] {name}_octet(int row, int k, int k_end) {{
-    int at = {name.upper()}_ALONG_K ? {self._element(params, name, f"min(row, {rows} - 1)", f"min(k, {depth} - 8)")}
-        : {self._element(params, name, f"min(row, {rows} - 8)", f"min(k, {depth} - 1)")};
+    int at = {name.upper()}_ALONG_K ? {self._element(params, name, f"min(row, {rows} - 1)", f"(K_WHOLE ? k : min(k, {depth} - 8))")}
+        : {self._element(params, name, f"min(row, {rows} - 8)", f"(K_WHOLE ? k : min(k, {depth} - 1))")};
     uvec4 x = {name}_Octets({params.read(self.leaf)}).v[at >> 3];
-    if (k >= k_end) x = uvec4(0);
+    if (!K_WHOLE && k >= k_end) x = uvec4(0);
     return T4[2](T4({name}_pair(x[0]), {name}_pair(x[1])), T4({name}_pair(x[2]), {name}_pair(x[3])));
 }}
 """
