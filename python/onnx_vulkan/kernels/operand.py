@@ -200,8 +200,9 @@ class Matrix:
 }};
 vec2 {name}_pair(uint x) {{ return {pair}; }}
 T4[2] {name}_octet(int row, int k, int k_end) {{
-    int at = {name.upper()}_ALONG_K ? {self._element(params, name, f"min(row, {rows} - 1)", f"(K_WHOLE ? k : min(k, {depth} - 8))")}
-        : {self._element(params, name, f"min(row, {rows} - 8)", f"(K_WHOLE ? k : min(k, {depth} - 1))")};
+    int row0 = min(row, {rows} - ({name.upper()}_ALONG_K ? 1 : 8));
+    int k0 = K_WHOLE ? k : min(k, {depth} - ({name.upper()}_ALONG_K ? 8 : 1));
+    int at = {self._element(params, name, "row0", "k0")};
     uvec4 x = {name}_Octets({params.read(self.leaf)}).v[at >> 3];
     if (!K_WHOLE && k >= k_end) x = uvec4(0);
     return T4[2](T4({name}_pair(x[0]), {name}_pair(x[1])), T4({name}_pair(x[2]), {name}_pair(x[3])));
