@@ -90,6 +90,7 @@ class Device:
             max_workgroup_invocations=properties.maxComputeWorkGroupInvocations,
             max_shared_memory=properties.maxComputeSharedMemorySize,
             features=frozenset(),
+            precision="strict",
             nan_preserve=[b for b in (32, 64) if getattr(controls, f"shaderSignedZeroInfNanPreserveFloat{b}")],
         )
 

@@ -28,7 +28,7 @@ MAX_GRID = 65535
 
 
 class Limits(Protocol):
-    """The facts about a device that variants depend on (``device.DeviceInfo`` has them)."""
+    """The facts about a device that variants depend on, and the ``precision`` that the session allows (``engine.block``)."""
 
     @property
     def subgroup_size(self) -> int: ...
@@ -38,6 +38,8 @@ class Limits(Protocol):
     def max_shared_memory(self) -> int: ...
     @property
     def features(self) -> frozenset[str]: ...
+    @property
+    def precision(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -303,10 +303,14 @@ SUBGROUP_OPERATIONS = {
 }
 
 
+# Kinds of matrix units that kernels use: type of operands, of sums, and K of a 16 x 16 x K product.
+MATRIX_UNITS = {"coop_f16": ("f16", "f32", 16), "coop_s8": ("s8", "s32", 32), "coop_u8": ("u8", "u32", 32)}
+
+
 def hidden_features() -> frozenset[str]:
     """Our names of the features that ``ONNX_VULKAN_WITHOUT`` (a comma list) hides. Raises DeviceError for a name that is none."""
     hidden = frozenset(filter(None, (part.strip() for part in os.environ.get(WITHOUT, "").split(","))))
-    known = {*NAMES.values(), *SUBGROUP_OPERATIONS.values(), "int_dot_fast"}
+    known = {*NAMES.values(), *SUBGROUP_OPERATIONS.values(), *MATRIX_UNITS, "int_dot_fast"}
     known |= {f"{what}_f{bits}" for what in ("nan_preserve", "denorm_preserve", "rte") for bits in (16, 32, 64)}
     unknown = sorted(hidden - known)
     if unknown:
@@ -409,6 +413,8 @@ def _describe(instance: Instance, index: int, device: Any) -> DeviceInfo:
     mapped = max((heaps[t.heapIndex].size for t in types if t.propertyFlags & 7 == 7), default=0)
 
     size, groups = limits.maxComputeWorkGroupSize, limits.maxComputeWorkGroupCount
+    coop_matrices = _coop_matrices(instance, device) if "coop_matrix" in features else ()
+    features |= {name for name, (a, c, k) in MATRIX_UNITS.items() if _has_unit(coop_matrices, a, c, k)} - hidden
     return DeviceInfo(
         index=index,
         name=name,
@@ -432,7 +438,7 @@ def _describe(instance: Instance, index: int, device: Any) -> DeviceInfo:
             subgroup_max=int(v13.maxSubgroupSize),
         ),
         features=frozenset(features),
-        coop_matrices=_coop_matrices(instance, device) if "coop_matrix" in features else (),
+        coop_matrices=coop_matrices,
         heaps=heaps,
         timestamp_period=float(limits.timestampPeriod),
         timestamp_bits=int(families[family].timestampValidBits),
@@ -484,6 +490,13 @@ def _coop_matrices(instance: Instance, device: Any) -> tuple[CoopMatrix, ...]:
         )
         for p in (found[i] for i in range(count[0]))
         if p.scope == 3  # subgroup
+    )
+
+
+def _has_unit(matrices: Sequence[CoopMatrix], operands: str, sums: str, depth: int) -> bool:
+    return any(
+        (c.m, c.n, c.k) == (16, 16, depth) and {c.a, c.b} == {operands} and {c.c, c.result} == {sums} and not c.saturating
+        for c in matrices
     )
 
 

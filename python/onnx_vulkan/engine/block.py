@@ -65,12 +65,15 @@ class DeviceLimits:
     max_workgroup_invocations: int
     max_shared_memory: int
     features: frozenset[str]
+    precision: str
 
     @staticmethod
-    def of(device: Device) -> DeviceLimits:
-        """The limits of an opened device."""
+    def of(device: Device, precision: str) -> DeviceLimits:
+        """The limits of an opened device, and the precision that a session allows."""
         limits = device.info.limits
-        return DeviceLimits(limits.subgroup_size, limits.workgroup_invocations, limits.shared_memory, device.info.features)
+        return DeviceLimits(
+            limits.subgroup_size, limits.workgroup_invocations, limits.shared_memory, device.info.features, precision
+        )
 
 
 class Block:
@@ -85,7 +88,7 @@ class Block:
         self.device = device
         self.options = options or Options()
         self.external = external
-        self.limits = DeviceLimits.of(device)
+        self.limits = DeviceLimits.of(device, self.options.precision)
         self.structures: list[Structure] = []
         self.folded: dict[str, Value] = {}
         self.weights: dict[str, Memory] = {}

@@ -23,6 +23,8 @@ _FALSE = ("0", "false", "off", "no")
 class Options:
     """Settings of one session; the defaults suit most models.
 
+    ``precision``: ``strict`` computes float32 in float32; ``fast`` multiplies float32 matrices on the device's matrix units where
+    it has them, rounded to float16 (sums stay float32): about three digits, and numbers beyond 65504 become infinite.
     ``device``: which GPU (index, UUID or part of its name; None: ``ONNX_VULKAN_DEVICE``, else the best one).
     ``memory_limit_bytes``: the most device memory this process may take on that device while this session lives (0: no
     limit of ours); of several limits the smallest holds.
@@ -37,6 +39,7 @@ class Options:
     ``barrier_everywhere``: debug: a barrier before every dispatch.
     """
 
+    precision: Literal["strict", "fast"] = "strict"
     device: str | None = None
     memory_limit_bytes: int = 0
     release_arena: bool = False
@@ -49,6 +52,8 @@ class Options:
     barrier_everywhere: bool = False
 
     def __post_init__(self) -> None:
+        if self.precision not in typing.get_args(typing.get_type_hints(Options)["precision"]):
+            raise InvalidInput(f"The option 'precision' is {self.precision!r}; it has to be strict or fast.")
         if self.memory_limit_bytes < 0:
             raise InvalidInput(
                 f"The option 'memory_limit_bytes' is {self.memory_limit_bytes}; it has to be 0 (no limit) or more."

@@ -25,12 +25,15 @@ class ContractStep(TiledStep):
     """A matrix product: ``a`` is z x m x k, ``b`` is z x k x n (each mostly a strided view), ``to`` says where a sum goes."""
 
     def __init__(self, group: Group, sizes: Sizes, a: Operand, b: Operand, to: Destination):
-        super().__init__(group, sizes, to, (*a.leaves, *b.leaves), self._readers, lambda at, tile: (a.mode(at), b.mode(at)))
+        super().__init__(
+            group, sizes, to, (*a.leaves, *b.leaves), self._readers, lambda at, bk, unit: (a.mode(at, unit), b.mode(at, unit))
+        )
         self.a, self.b = a, b
 
     def _readers(self, params: Params) -> str:
         return f"""{self.a.functions(params, "a")}{self.b.functions(params, "b")}
 #define A_ROW int
+#define A_ROW_AT(row, d) (row + d)
 int a_row(int m) {{ return m; }}
 void k_step(int k) {{}}
 void begin(int z) {{
@@ -40,7 +43,7 @@ void begin(int z) {{
 """
 
     def _render(self, kind: str, scratch: Value | None) -> Kernel:
-        if kind in ("tile", "sum"):
+        if kind not in ("few rows", "few columns"):
             return super()._render(kind, scratch)
         return skinny_kernel(self.group, self.sizes, self.a, self.b, self.to, scratch, few_rows=kind == "few rows")
 

@@ -18,6 +18,7 @@ from onnx_vulkan.dims import Extent
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.kernels import Group, family
 from onnx_vulkan.kernels.contract import ContractStep
+from onnx_vulkan.kernels.matrix_units import Unit
 from onnx_vulkan.kernels.operand import Matrix, no_octets
 from onnx_vulkan.kernels.product import Destination, Sizes
 from onnx_vulkan.program.ir import Instr, Value
@@ -67,7 +68,7 @@ class PackedMatrix:
         most = min(self.block or 32, 32, 128 // self.bits)
         return most if self.block else math.gcd(most, self.depth) if isinstance(self.depth, int) else 32 // self.bits
 
-    def mode(self, at: At) -> int:
+    def mode(self, at: At, unit: Unit | None = None) -> int:
         """Quads run along K."""
         return 0
 

@@ -8,10 +8,10 @@ from onnx_vulkan.dims import Extent, product
 from onnx_vulkan.kernels import Group, family
 from onnx_vulkan.kernels.contract import ContractStep
 from onnx_vulkan.kernels.depthwise import direct_kernel, is_narrow
+from onnx_vulkan.kernels.matrix_units import Unit
 from onnx_vulkan.kernels.operand import Matrix
 from onnx_vulkan.kernels.product import Destination, Sizes, TiledStep, refusal
-from onnx_vulkan.kernels.taps import Axis, depth_of, image_functions
-from onnx_vulkan.kernels.tiles import Tile
+from onnx_vulkan.kernels.taps import Axis, depth_of, image_functions, image_mode
 from onnx_vulkan.program.ir import Instr
 
 __all__ = ["MAX_SPATIAL", "conv_step", "output_places"]
@@ -74,9 +74,7 @@ void begin(int z) {{
 }}
 """
 
-    def modes(at: At, tile: Tile) -> tuple[int, int, int]:
-        # A quad of channels is one vector where it lies in one tap and starts on a multiple of 4 in memory.
-        vector = is_multiple(at, per_group, 4) and is_multiple(at, x.shape[-1], 4)
-        return int(vector) << 1, weights.mode(at), int(is_multiple(at, per_group, tile.bk))
+    def modes(at: At, bk: int, unit: Unit | None) -> tuple[int, int, int]:
+        return image_mode(at, x, per_group, unit), weights.mode(at, unit), int(is_multiple(at, per_group, bk))
 
     return TiledStep(group, sizes, to, (x, w), operands, modes)

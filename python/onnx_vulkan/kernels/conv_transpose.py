@@ -18,10 +18,10 @@ from onnx_vulkan.kernels import Group, family
 from onnx_vulkan.kernels.conv import MAX_SPATIAL
 from onnx_vulkan.kernels.depthwise import direct_kernel, is_narrow
 from onnx_vulkan.kernels.indexing import split_index
+from onnx_vulkan.kernels.matrix_units import Unit
 from onnx_vulkan.kernels.operand import reader
 from onnx_vulkan.kernels.product import Destination, Sizes, TiledStep, refusal
-from onnx_vulkan.kernels.taps import Axis, depth_of, image_functions
-from onnx_vulkan.kernels.tiles import Tile
+from onnx_vulkan.kernels.taps import Axis, depth_of, image_functions, image_mode
 from onnx_vulkan.program.ir import Instr
 
 __all__ = ["conv_transpose_step"]
@@ -152,10 +152,9 @@ T4 b_quad(int n, int k, int k_end) {{
 }}
 """
 
-    def modes(at: At, tile: Tile) -> tuple[int, int, int]:
-        vector = is_multiple(at, per_group, 4) and is_multiple(at, channels, 4)
+    def modes(at: At, bk: int, unit: Unit | None) -> tuple[int, int, int]:
         wide = is_multiple(at, out_group, 4)
-        return int(vector) << 1, 1 | int(wide) << 1, int(is_multiple(at, per_group, tile.bk))
+        return image_mode(at, x, per_group, unit), 1 | int(wide) << 1, int(is_multiple(at, per_group, bk))
 
     return TiledStep(group, sizes, _destination(axes, groups, out_group, x.shape[0], rank), (x, w), operands, modes)
 

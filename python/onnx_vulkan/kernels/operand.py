@@ -14,9 +14,21 @@ from onnx_vulkan.codegen.types import GLSL_TYPES, unpack, wrap
 from onnx_vulkan.dims import Extent
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.kernels.indexing import offset_text
+from onnx_vulkan.kernels.matrix_units import Unit
 from onnx_vulkan.program.ir import Instr, Value
 
-__all__ = ["Computed", "Matrix", "Operand", "accumulator", "merge_runs", "narrow", "no_octets", "quad_type", "reader"]
+__all__ = [
+    "Computed",
+    "Matrix",
+    "Operand",
+    "accumulator",
+    "chunk_reader",
+    "merge_runs",
+    "narrow",
+    "no_octets",
+    "quad_type",
+    "reader",
+]
 
 _QUADS = {
     "float": "vec4",
@@ -75,6 +87,14 @@ def no_octets(name: str) -> str:
     return f"T4[2] {name}_octet(int row, int k, int k_end) {{ return T4[2](T4(0), T4(0)); }}\n"
 
 
+def chunk_reader(params: Params, name: str, value: Value) -> str:
+    """The function ``uvec4 {name}_chunk_at(int i)``: the CHUNK elements from i on, a multiple of CHUNK, as 16 bytes."""
+    return f"""layout(buffer_reference, scalar, buffer_reference_align = 16) readonly restrict buffer {name}_Chunks {{
+    uvec4 v[];
+}};
+uvec4 {name}_chunk_at(int i) {{ return {name}_Chunks({params.read(value)}).v[i / CHUNK]; }}"""
+
+
 class Operand(Protocol):
     """What the product kernels ask of an operand."""
 
@@ -90,8 +110,11 @@ class Operand(Protocol):
     def grain(self) -> int:
         """The elements along K that the skinny kernel takes of a row at a time: a quad, or a run of them (``W_RUN``)."""
 
-    def mode(self, at: At) -> int:
-        """The MODE bits of the kernels: bit 0 when quads run along its own axis instead of K, bit 1 when they are vectors."""
+    def mode(self, at: At, unit: Unit | None = None) -> int:
+        """The MODE bits of the kernels: bit 0 when quads run along its own axis instead of K, bit 1 when they are vectors.
+
+        For a matrix *unit* also bit 2, when chunks of 16 bytes are vectors.
+        """
 
     def octets(self, at: At) -> bool:
         """Whether eight elements of it along the axis of its quads are one load of 16 bytes."""
@@ -133,7 +156,7 @@ class Matrix:
     def runs(self, params: Params) -> str:
         return ""
 
-    def mode(self, at: At) -> int:
+    def mode(self, at: At, unit: Unit | None = None) -> int:
         """How quads of it are loaded (the MODE bits of the kernels): along which axis, and whether as one vector.
 
         Along the axis whose elements lie closest together, so that neighbouring lanes load neighbouring addresses. A vector
@@ -141,7 +164,9 @@ class Matrix:
         """
         row, k = abs(at(self.row)), abs(at(self.k))
         along_rows = (row < k and k != 1) or (row == k and at(self.depth) == 1)
-        return int(along_rows) | int(self._whole(at, 4, along_rows=along_rows)) << 1
+        vector = self._whole(at, 4, along_rows=along_rows)
+        chunks = unit is not None and unit.holds(self.leaf.dtype) and self._whole(at, unit.chunk, along_rows=along_rows)
+        return int(along_rows) | int(vector) << 1 | int(chunks) << 2
 
     def octets(self, at: At) -> bool:
         """For 16-bit floats, as for the vectors of :meth:`mode`."""
@@ -188,6 +213,18 @@ class Matrix:
     }}
     return K_WHOLE || k < k_end ? q : T4(0);
 }}
+#ifdef CHUNK
+#define {upper}_CHUNK {name}_chunk
+{chunk_reader(params, name, self.leaf)}
+uvec4 {name}_chunk(int row, int k, int k_end) {{
+    if ({upper}_ALONG_K) {{
+        row = min(row, {rows} - 1);
+        return k < k_end ? {name}_chunk_at({element("row", f"min(k, {depth} - CHUNK)")}) : uvec4(0);
+    }}
+    int inside = min(k, {depth} - 1);
+    return k < k_end ? {name}_chunk_at({element(f"min(row, {rows} - CHUNK)", "inside")}) : uvec4(0);
+}}
+#endif
 """
 
     def octet_function(self, params: Params, name: str) -> str:
@@ -265,7 +302,7 @@ class Computed:
     def runs(self, params: Params) -> str:
         return ""
 
-    def mode(self, at: At) -> int:
+    def mode(self, at: At, unit: Unit | None = None) -> int:
         return 0 if self.along_k else 1
 
     def octets(self, at: At) -> bool:

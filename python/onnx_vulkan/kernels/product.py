@@ -13,6 +13,7 @@ from onnx_vulkan.dims import Extent, ceil_div, minimum, product
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.kernels import Group
 from onnx_vulkan.kernels.indexing import offset_text
+from onnx_vulkan.kernels.matrix_units import EXTENSIONS, UNITS_BY_NAME, Unit, UnitChoice, choose_unit_tile, unit_of
 from onnx_vulkan.kernels.operand import accumulator, narrow, reader
 from onnx_vulkan.kernels.tiles import MAX_SPLITS, SCRATCH_ELEMENTS, Tile, choose_tile
 from onnx_vulkan.program.ir import Instr, Value
@@ -106,11 +107,19 @@ def tile_launch(kernel: Kernel, sizes: Sizes, tile: Tile, splits: int, modes: Se
     return Launch(kernel, Variant(spec, grid_of(groups)))
 
 
+def unit_launch(kernel: Kernel, sizes: Sizes, choice: UnitChoice, unit: Unit, modes: Sequence[int], limits: Limits) -> Launch:
+    """A launch of a ``gemm_matrix.glsl`` kernel; *modes* are the specialization constants from 8 on."""
+    t, size = choice.tile, limits.subgroup_size
+    spec = (t.subgroups * size, t.bm, t.bn, t.depth(unit), t.wm, t.wn, choice.splits, size, *modes)
+    groups = ceil_div(sizes.m, t.bm) * ceil_div(sizes.n, t.bn) * sizes.z * choice.splits
+    return Launch(kernel, Variant(spec, grid_of(groups)))
+
+
 class TiledStep:
     """A product in tiles: one launch, or two where K is split. Texts are rendered when they are first needed.
 
     ``operands(params)`` gives the GLSL of what ``gemm_tile.glsl`` wants of A and B (``begin`` to ``b_quad``), ``leaves`` the
-    values that it reads, ``modes(at, tile)`` its specialization constants from 7 on.
+    values that it reads, ``modes(at, bk, unit)`` the last specialization constants, for steps of ``bk`` along K.
     """
 
     def __init__(
@@ -120,7 +129,7 @@ class TiledStep:
         to: Destination,
         leaves: Sequence[Value],
         operands: Callable[[Params], str],
-        modes: Callable[[At, Tile], Sequence[int]],
+        modes: Callable[[At, int, Unit | None], Sequence[int]],
     ):
         self.group = group
         self.label = group.label
@@ -150,25 +159,35 @@ class TiledStep:
         if kind == "sum":
             return split_sum(self.group, self._scratch)
         params, sizes = Params(), self.sizes
+        acc = self.group.anchor.attrs["acc"]
         text, reads = store(self.group, params, self.to, scratch)
-        body = f"""{accumulator(params, self.group.anchor.attrs["acc"])}#define SIZE_Z {params.word(sizes.z)}
+        unit = UNITS_BY_NAME.get(kind)
+        start = unit.definitions(acc) if unit else accumulator(params, acc)
+        name = "gemm_matrix" if unit else "gemm"
+        body = f"""{start}#define SIZE_Z {params.word(sizes.z)}
 #define SIZE_M {params.word(sizes.m)}
 #define SIZE_N {params.word(sizes.n)}
 #define SIZE_K {params.word(sizes.k)}
-#include "gemm_variant.glsl"
+#include "{name}_variant.glsl"
 {self._operands(params)}
-{text}#include "gemm_tile.glsl"
+{unit.stored(acc, text) if unit else text}#include "{name if unit else "gemm_tile"}.glsl"
 """
         reads = tuple(dict.fromkeys((*self._leaves, *reads)))
         writes = self.writes if scratch is None else (scratch,)
-        return Kernel(self.label, params, body, reads, writes, chosen_by_step)
+        return Kernel(self.label, params, body, reads, writes, chosen_by_step, EXTENSIONS if unit else ())
 
     def launches(self, at: At, limits: Limits) -> list[Launch]:
         """One launch, or two where K is split."""
         m, n, k, z = (at(e) for e in (self.sizes.m, self.sizes.n, self.sizes.k, self.sizes.z))
+        unit = unit_of(self.group.anchor, limits)
+        on_units = choose_unit_tile(m, n, k, z, unit, limits) if unit else None
+        if unit and on_units:
+            kernel = self.kernel(unit.feature, split=on_units.splits > 1)
+            modes = self._modes(at, on_units.tile.depth(unit), unit)
+            return self.with_sum(unit_launch(kernel, self.sizes, on_units, unit, modes, limits), on_units.splits, limits)
         choice = choose_tile(m, n, k, z, self.item, limits)
         kernel = self.kernel("tile", split=choice.splits > 1)
-        launch = tile_launch(kernel, self.sizes, choice.tile, choice.splits, self._modes(at, choice.tile))
+        launch = tile_launch(kernel, self.sizes, choice.tile, choice.splits, self._modes(at, choice.tile.bk, None))
         return self.with_sum(launch, choice.splits, limits)
 
     def with_sum(self, launch: Launch, splits: int, limits: Limits) -> list[Launch]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from onnx_vulkan.codegen.kernel import At, is_multiple
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.dims import Extent, minimum, product
 from onnx_vulkan.kernels.indexing import split_index
-from onnx_vulkan.kernels.operand import reader
+from onnx_vulkan.kernels.matrix_units import Unit
+from onnx_vulkan.kernels.operand import chunk_reader, reader
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["Axis", "depth_of", "image_functions"]
+__all__ = ["Axis", "depth_of", "image_functions", "image_mode"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,17 @@ class Axis:
 def depth_of(x: Value, taps: Sequence[Extent], per_group: Extent) -> Extent:
     """The extent of the K axis: taps times channels, and 0 for an empty image, which only padding can be read from."""
     return product([*taps, per_group, minimum(product(x.shape), 1)])
+
+
+def image_mode(at: At, x: Value, per_group: Extent, unit: Unit | None) -> int:
+    """The MODE bits (``operand.Operand.mode``) of image *x*: a quad, or chunk, of channels is one vector where it lies in one tap
+    and starts on a multiple of its length in memory."""
+
+    def vectors(length: int) -> bool:
+        return is_multiple(at, per_group, length) and is_multiple(at, x.shape[-1], length)
+
+    chunks = unit is not None and unit.holds(x.dtype) and vectors(unit.chunk)
+    return int(vectors(4)) << 1 | int(chunks) << 2
 
 
 def image_functions(params: Params, x: Value, axes: Sequence[Axis], batch: Extent, per_group: Extent) -> str:
@@ -79,6 +92,7 @@ struct Tap {{ int at; {fields}{weight_fields} }};
 const int NOWHERE = -0x40000000;
 
 #define A_ROW Row
+#define A_ROW_AT(row, d) row
 Row a_row(int m) {{
     m = min(m, SIZE_M - 1);
     {place_lines}
@@ -129,4 +143,16 @@ T4 a_quad(Row row, int k, int k_end) {{
     }}
     return q;
 }}
+#ifdef CHUNK
+#define A_CHUNK a_chunk
+{chunk_reader(params, "x", x)}
+uvec4 a_chunk(Row row, int k, int k_end) {{
+    int channel = step_channel + k - step_k;
+    Tap tap = step_tap;
+    if (TAP_STEP == 0) tap = tap_of(k, channel);
+    bool inside = k < k_end && is_inside(row, tap);
+    uvec4 chunk = x_chunk_at(inside ? row.at + tap.at + channel : 0);
+    return inside ? chunk : uvec4(0);
+}}
+#endif
 """

@@ -16,11 +16,13 @@ import numpy as np
 
 from onnx_vulkan.codegen.index import reshape_groups
 from onnx_vulkan.dims import Extent, broadcast_shapes
+from onnx_vulkan.dtypes import DType
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Instr, Program, Value
 
 __all__ = ["simplify"]
 
+BYTES = (DType.I8, DType.U8)
 SMALL = 16
 """Elements of a constant that is worth comparing with others."""
 
@@ -63,10 +65,26 @@ class _Rebuild(Builder):
             return (self.broadcast(xs[0], a["shape"]),)
         if instr.op == "cast":
             return (self.cast(xs[0], instr.out.dtype, saturate=a["saturate"]),)
+        if instr.op in ("contract", "window") and a.get("acc") is DType.I32:
+            xs = [self.narrow(x) for x in xs]
         if all(map(operator.is_, xs, instr.inputs)):
             return self.append(instr)
         outputs = [(o.dtype, o.shape) for o in instr.outputs]
         return self.emit(instr.op, xs, outputs, **a)
+
+    def narrow(self, x: Value) -> Value:
+        """An integer operand of a product with 32-bit sums before it was widened: the product does that for itself."""
+        made = self._made.get(x)
+        if made is None:
+            return x
+        inner = made.inputs[0] if made.inputs else x
+        if made.op == "cast" and x.dtype is DType.I32 and inner.dtype in BYTES:
+            return inner
+        if made.op in ("transpose", "reshape", "broadcast"):
+            narrow = self.narrow(inner)
+            if narrow is not inner:
+                return self.again(made, [narrow])[0]
+        return x
 
     def sink(self, instr: Instr, xs: list[Value]) -> tuple[Value, ...] | None:
         if instr.op in ("map", "cast"):

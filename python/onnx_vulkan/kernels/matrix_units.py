@@ -1,0 +1,171 @@
+"""Products on the device's matrix units (VK_KHR_cooperative_matrix): which operands they take, which tile, and the text.
+
+16-bit floats and bytes go in as they are, with sums in fp32 or 32 bits. fp32 operands go in as fp16 only where the session's
+``precision`` is ``fast``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnx_vulkan.codegen.kernel import Limits
+from onnx_vulkan.codegen.types import GLSL_TYPES
+from onnx_vulkan.dtypes import DType
+from onnx_vulkan.kernels.tiles import CORES, LAUNCH, MAX_SPLITS, SCRATCH_ELEMENTS, WAIT
+from onnx_vulkan.program.ir import Instr
+
+__all__ = ["EXTENSIONS", "UNITS_BY_NAME", "UNIT_TILES", "Unit", "UnitChoice", "UnitTile", "choose_unit_tile", "unit_of"]
+
+EXTENSIONS = ("GL_KHR_cooperative_matrix", "GL_KHR_memory_scope_semantics", "GL_KHR_shader_subgroup_basic")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A kind of matrix unit: 16 x 16 x ``depth`` elements of the GLSL type ``element`` (``quad``: four of them), sums in ``sum``;
+    ``rate`` multiply-adds a core and cycle."""
+
+    feature: str
+    element: str
+    quad: str
+    depth: int
+    sum: str
+    rate: int
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element."""
+        return 32 // self.depth
+
+    @property
+    def chunk(self) -> int:
+        """Elements in 16 bytes."""
+        return self.depth // 2
+
+    def holds(self, dtype: DType) -> bool:
+        """Whether tensors of *dtype* lie in memory as the unit takes them."""
+        return GLSL_TYPES[dtype].storage == self.element
+
+    def stored(self, acc: DType, text: str) -> str:
+        """*text* (the function ``store``), in which T is the type of sums in *acc*."""
+        t = GLSL_TYPES[acc].compute
+        return f"#undef T\n#undef T4\n#define T {t}\n{text}#undef T\n#define T {self.element}\n#define T4 {self.quad}\n"
+
+    def definitions(self, acc: DType) -> str:
+        """What ``gemm_matrix.glsl`` wants to know of the unit, for a product with sums in *acc*."""
+        if self.item == 2:
+            words = ", ".join(f"packFloat2x16(q[{j}].{half})" for j in range(2) for half in ("xy", "zw"))
+        else:
+            words = ", ".join(f"uint(pack32(q[{j}]))" for j in range(4))
+        bits = "uintBitsToFloat(x)" if self.sum == "float" else f"{GLSL_TYPES[acc].compute}(x)"
+        return f"""#define E {self.element}
+#define UNIT_K {self.depth}
+#define CHUNK {self.chunk}
+#define SUM {self.sum}
+#define SUM_OF_BITS(x) {bits}
+#define T {self.element}
+#define T4 {self.quad}
+uvec4 pack_quads(T4 q[CHUNK / 4]) {{ return uvec4({words}); }}
+"""
+
+
+UNITS = {
+    DType.F16: Unit("coop_f16", "float16_t", "f16vec4", 16, "float", 2048),
+    DType.I8: Unit("coop_s8", "int8_t", "i8vec4", 32, "int", 4096),
+    DType.U8: Unit("coop_u8", "uint8_t", "u8vec4", 32, "uint", 4096),
+}
+UNITS_BY_NAME = {unit.feature: unit for unit in UNITS.values()}
+
+
+def unit_of(instr: Instr, limits: Limits) -> Unit | None:
+    """The matrix unit that computes the product *instr* on a device, or None."""
+    dtypes = {x.dtype for x in instr.inputs[:2]}
+    if len(dtypes) > 1:
+        return None
+    (dtype,) = dtypes
+    if dtype is DType.F32 and limits.precision == "fast":
+        dtype = DType.F16
+    unit = UNITS.get(dtype)
+    if unit is None or unit.feature not in limits.features:
+        return None
+    floats = GLSL_TYPES[instr.attrs["acc"]].compute == "float"
+    return unit if floats == (unit.sum == "float") and instr.attrs["acc"].size == 4 else None
+
+
+@dataclass(frozen=True, slots=True)
+class UnitTile:
+    """``bm x bn`` results a workgroup in steps of ``bytes`` along K, ``wm x wn`` a subgroup (multiples of 16).
+
+    ``efficiency`` is the share of its rate that a full core keeps, ``resident`` how many workgroups a core holds.
+    """
+
+    bm: int
+    bn: int
+    bytes: int
+    wm: int
+    wn: int
+    efficiency: float
+    resident: int
+
+    @property
+    def subgroups(self) -> int:
+        """Subgroups of a workgroup."""
+        return (self.bm // self.wm) * (self.bn // self.wn)
+
+    def depth(self, unit: Unit) -> int:
+        """Elements of a step along K."""
+        return self.bytes // unit.item
+
+    def shared_memory(self, unit: Unit) -> int:
+        """Bytes of shared memory (``POOL`` of gemm_matrix.glsl), at most: the layout that needs more."""
+
+        def tile(b: int) -> int:
+            k = self.depth(unit)
+            return max(b * (k // unit.chunk + 1), k * (b // unit.chunk + 1))
+
+        return 16 * max(2 * (tile(self.bm) + tile(self.bn)), self.bm // self.wm * 16 * (self.bn // 4 + 1))
+
+
+UNIT_TILES = (
+    UnitTile(128, 128, 64, 64, 32, 0.35, 2),
+    UnitTile(128, 64, 64, 32, 32, 0.3, 3),
+    UnitTile(64, 128, 64, 32, 32, 0.3, 3),
+    UnitTile(64, 64, 64, 32, 32, 0.25, 6),
+    UnitTile(64, 32, 64, 32, 16, 0.2, 8),
+    UnitTile(32, 64, 64, 16, 32, 0.2, 8),
+    UnitTile(32, 32, 64, 16, 16, 0.15, 12),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitChoice:
+    """A tile and the number of splits of K."""
+
+    tile: UnitTile
+    splits: int
+
+
+def choose_unit_tile(rows: int, columns: int, depth: int, batch: int, unit: Unit, limits: Limits) -> UnitChoice | None:
+    """The cheapest tile and split for ``batch`` products of ``rows x depth`` by ``depth x columns``, or None."""
+    best: tuple[float, UnitChoice] | None = None
+    for tile in UNIT_TILES:
+        if tile.subgroups * limits.subgroup_size > limits.max_workgroup_invocations:
+            continue
+        if tile.shared_memory(unit) > limits.max_shared_memory:
+            continue
+        tiles = -(-rows // tile.bm) * -(-columns // tile.bn) * batch
+        step = tile.depth(unit)
+        steps = max(-(-depth // step), 1)
+        work = tile.bm * tile.bn * step / unit.rate / tile.efficiency
+        splits = 1
+        while splits == 1 or (
+            splits <= MAX_SPLITS and steps >= 4 * splits and splits * rows * columns * batch <= SCRATCH_ELEMENTS
+        ):
+            rounds, rest = divmod(-(-tiles * splits // CORES), tile.resident)
+            time = rounds * max(work + WAIT, tile.resident * work) + (max(work + WAIT, rest * work) if rest else 0)
+            cost = time * -(-steps // splits)
+            if splits > 1:
+                cost += LAUNCH + 2 * splits * rows * columns * batch * 4 / (16 * CORES)
+            if best is None or cost < best[0]:
+                best = cost, UnitChoice(tile, splits)
+            splits *= 2
+    return best[1] if best else None
