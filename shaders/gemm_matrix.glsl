@@ -2,23 +2,32 @@
 // done by the device's matrix units.
 //
 // A workgroup makes a BM x BN tile of C, each of its subgroups WM x WN of it in units of 16 x 16 x UNIT_K. K goes by in steps of BK,
-// kept in shared memory twice. An operand lies there as it lies in memory, so that a chunk of 16 bytes goes through in one
-// piece: along K (rows of BK elements) or along its own axis. Sums leave through shared memory, a band of 16 rows of each
-// subgroup at a time, to the same store() as in gemm_tile.glsl.
+// kept in shared memory twice, with PREFETCH more on their way in registers. An operand lies there as it lies in memory, so
+// that a chunk of 16 bytes goes through in one piece: along K (rows of BK elements) or along its own axis. Sums leave through
+// shared memory, a band of 16 rows of each subgroup at a time, to the same store() as in gemm_tile.glsl.
+//
+// With PARTS 2 fp32 operands are taken apart: each row of A and column of B is scaled by a power of two, x becomes
+// hi + lo in E, and the products hi hi, hi lo and lo hi are added (lo lo is below fp32's last place). The units do not round
+// their sums to nearest, so partial sums move to registers of their own every FLUSH steps.
 //
 // Grid: one dimension (folded past 65535): bands of GROUP_ROWS rows of tiles, within a band columns slowest, then z, split.
 // Neighbouring workgroups so share tiles of A and B in the cache.
 //
-// The includer has included gemm_matrix_variant.glsl and defined: E (the units' element type; T and T4 are E and its vector of
-// four while operands are read), UNIT_K, CHUNK (elements in 16 bytes), SUM (the type of sums), SIZE_Z, SIZE_M, SIZE_N, SIZE_K, and
+// The includer has included gemm_matrix_variant.glsl and defined: E (the units' element type), T and T4 (what operands are read as,
+// and its vector of four), UNIT_K, CHUNK (elements in 16 bytes of E), SUM (the type of sums), PARTS, SIZE_Z, SIZE_M, SIZE_N,
+// SIZE_K, and
 //   void begin(int z), A_ROW, a_row, k_step, a_quad, b_quad       as for gemm_tile.glsl
+//   A_ROW A_ROW_AT(row, d)                                        what is known of the row d after it (with A_ALONG_K false)
 //   uvec4 A_CHUNK(A_ROW row, int k, int k_end), B_CHUNK(int n, ...)   CHUNK elements along the quads' axis, with bit 2 of the mode;
 //                                                                 macros, not defined where an operand has none
 //   uvec4 pack_quads(T4[CHUNK / 4])
+//   float a_scale(int z, int m), b_scale(int z, int n)            with PARTS 2
 //   void store(int z, int m, int n, int split, SUM acc)
 // Rows and columns past the sizes may hold anything: they are not stored.
 
 const int UNIT = 16;
+const int PREFETCH = 2;
+const int FLUSH = 4;
 const int GROUP_ROWS = 8;
 const int SUBGROUPS_N = BN / WN;
 const int SUBGROUPS_M = BM / WM;
@@ -33,7 +42,7 @@ const int TILE_A = (A_ALONG_K ? BM : BK) * PITCH_A;
 const int TILE_B = (B_ALONG_K ? BN : BK) * PITCH_B;
 const int CHUNKS_A = BM * BK / CHUNK / THREADS;
 const int CHUNKS_B = BN * BK / CHUNK / THREADS;
-const int STEP_SIZE = TILE_A + TILE_B;
+const int STEP_SIZE = PARTS * (TILE_A + TILE_B);
 const int BAND_PITCH = BN / 4 + 1;
 const int BAND = SUBGROUPS_M * UNIT * BAND_PITCH;
 const int POOL = 2 * STEP_SIZE > BAND ? 2 * STEP_SIZE : BAND;
@@ -44,54 +53,116 @@ shared uvec4 pool[POOL];
 
 int thread;
 A_ROW a_rows[CHUNKS_A];
-uvec4 a_next[CHUNKS_A];
-uvec4 b_next[CHUNKS_B];
+T4 a_quads[PREFETCH * CHUNKS_A * QUADS];
+T4 b_quads[PREFETCH * CHUNKS_B * QUADS];
+#ifdef A_CHUNK
+uvec4 a_chunks[PREFETCH * CHUNKS_A];
+#endif
+#ifdef B_CHUNK
+uvec4 b_chunks[PREFETCH * CHUNKS_B];
+#endif
+#if PARTS == 2
+const int SCALES_A = A_ALONG_K ? 1 : CHUNK;
+const int SCALES_B = B_ALONG_K ? 1 : CHUNK;
+float a_scales[CHUNKS_A * SCALES_A];
+float b_scales[CHUNKS_B * SCALES_B];
+coopmat<SUM, gl_ScopeSubgroup, UNIT, UNIT, gl_MatrixUseAccumulator> whole[UNITS_M * UNITS_N];
+#endif
 coopmat<SUM, gl_ScopeSubgroup, UNIT, UNIT, gl_MatrixUseAccumulator> acc[UNITS_M * UNITS_N];
 
-// Start loading the step at k.
-void fetch(int k, int k_end, int n0) {
+int chunk_k_a(int slot) { return A_ALONG_K ? slot % ROW_A * CHUNK : slot / ROW_A; }
+int chunk_k_b(int slot) { return B_ALONG_K ? slot % ROW_B * CHUNK : slot / ROW_B; }
+int chunk_row_a(int slot) { return A_ALONG_K ? slot / ROW_A : slot % ROW_A * CHUNK; }
+int chunk_row_b(int slot) { return B_ALONG_K ? slot / ROW_B : slot % ROW_B * CHUNK; }
+
+// Start loading the step at k as number p of those on their way. Past k_end it is zeros.
+void fetch(int p, int k, int k_end, int n0) {
     k_step(k);
     [[unroll]] for (int i = 0; i < CHUNKS_A; i++) {
-        int slot = thread + i * THREADS;
-        int at = k + (A_ALONG_K ? slot % ROW_A * CHUNK : slot / ROW_A);
+        int at = k + chunk_k_a(thread + i * THREADS);
 #ifdef A_CHUNK
         if (A_CHUNKS) {
-            a_next[i] = A_CHUNK(a_rows[i], at, k_end);
+            a_chunks[p * CHUNKS_A + i] = A_CHUNK(a_rows[i], at, k_end);
         } else
 #endif
         {
-            T4 q[QUADS];
-            [[unroll]] for (int j = 0; j < QUADS; j++) q[j] = A_ALONG_K ? a_quad(a_rows[i], at + 4 * j, k_end) : a_quad(A_ROW_AT(a_rows[i], 4 * j), at, k_end);
-            a_next[i] = pack_quads(q);
+            [[unroll]] for (int j = 0; j < QUADS; j++) {
+                a_quads[(p * CHUNKS_A + i) * QUADS + j] = A_ALONG_K ? a_quad(a_rows[i], at + 4 * j, k_end) : a_quad(A_ROW_AT(a_rows[i], 4 * j), at, k_end);
+            }
         }
     }
     [[unroll]] for (int i = 0; i < CHUNKS_B; i++) {
         int slot = thread + i * THREADS;
-        int at = k + (B_ALONG_K ? slot % ROW_B * CHUNK : slot / ROW_B);
-        int n = n0 + (B_ALONG_K ? slot / ROW_B : slot % ROW_B * CHUNK);
+        int at = k + chunk_k_b(slot), n = n0 + chunk_row_b(slot);
 #ifdef B_CHUNK
         if (B_CHUNKS) {
-            b_next[i] = B_CHUNK(n, at, k_end);
+            b_chunks[p * CHUNKS_B + i] = B_CHUNK(n, at, k_end);
         } else
 #endif
         {
-            T4 q[QUADS];
-            [[unroll]] for (int j = 0; j < QUADS; j++) q[j] = B_ALONG_K ? b_quad(n, at + 4 * j, k_end) : b_quad(n + 4 * j, at, k_end);
-            b_next[i] = pack_quads(q);
+            [[unroll]] for (int j = 0; j < QUADS; j++) {
+                b_quads[(p * CHUNKS_B + i) * QUADS + j] = B_ALONG_K ? b_quad(n, at + 4 * j, k_end) : b_quad(n + 4 * j, at, k_end);
+            }
         }
     }
 }
 
-// Put what was fetched into half `at` of the pool.
-void stash(int at) {
+#if PARTS == 2
+// A chunk in two parts, the low one `tile` chunks after the high one. An infinity or NaN has no low part.
+void put_parts(int to, int tile, T4 q[QUADS], float scales[CHUNK]) {
+    E hi[CHUNK], lo[CHUNK];
+    [[unroll]] for (int c = 0; c < CHUNK; c++) {
+        float x = q[c / 4][c % 4] * scales[c];
+        hi[c] = E(x);
+        lo[c] = abs(x) < 65504.0 ? E(x - float(hi[c])) : E(0);
+    }
+    [[unroll]] for (int w = 0; w < 4; w++) {
+        pool[to][w] = packFloat2x16(f16vec2(hi[2 * w], hi[2 * w + 1]));
+        pool[to + tile][w] = packFloat2x16(f16vec2(lo[2 * w], lo[2 * w + 1]));
+    }
+}
+#endif
+
+// Put number p of those on their way into the half of the pool at `at`.
+void stash(int p, int at) {
     [[unroll]] for (int i = 0; i < CHUNKS_A; i++) {
         int slot = thread + i * THREADS;
-        pool[at + slot / ROW_A * PITCH_A + slot % ROW_A] = a_next[i];
+        int to = at + slot / ROW_A * PITCH_A + slot % ROW_A;
+#ifdef A_CHUNK
+        if (A_CHUNKS) {
+            pool[to] = a_chunks[p * CHUNKS_A + i];
+            continue;
+        }
+#endif
+        T4 q[QUADS];
+        [[unroll]] for (int j = 0; j < QUADS; j++) q[j] = a_quads[(p * CHUNKS_A + i) * QUADS + j];
+#if PARTS == 2
+        float scales[CHUNK];
+        [[unroll]] for (int c = 0; c < CHUNK; c++) scales[c] = a_scales[i * SCALES_A + (A_ALONG_K ? 0 : c)];
+        put_parts(to, TILE_A, q, scales);
+#else
+        pool[to] = pack_quads(q);
+#endif
     }
-    at += TILE_A;
+    at += PARTS * TILE_A;
     [[unroll]] for (int i = 0; i < CHUNKS_B; i++) {
         int slot = thread + i * THREADS;
-        pool[at + slot / ROW_B * PITCH_B + slot % ROW_B] = b_next[i];
+        int to = at + slot / ROW_B * PITCH_B + slot % ROW_B;
+#ifdef B_CHUNK
+        if (B_CHUNKS) {
+            pool[to] = b_chunks[p * CHUNKS_B + i];
+            continue;
+        }
+#endif
+        T4 q[QUADS];
+        [[unroll]] for (int j = 0; j < QUADS; j++) q[j] = b_quads[(p * CHUNKS_B + i) * QUADS + j];
+#if PARTS == 2
+        float scales[CHUNK];
+        [[unroll]] for (int c = 0; c < CHUNK; c++) scales[c] = b_scales[i * SCALES_B + (B_ALONG_K ? 0 : c)];
+        put_parts(to, TILE_B, q, scales);
+#else
+        pool[to] = pack_quads(q);
+#endif
     }
 }
 
@@ -99,17 +170,27 @@ void multiply(int at, int m, int n) {
     const int A_LAYOUT = A_ALONG_K ? gl_CooperativeMatrixLayoutRowMajor : gl_CooperativeMatrixLayoutColumnMajor;
     const int B_LAYOUT = B_ALONG_K ? gl_CooperativeMatrixLayoutColumnMajor : gl_CooperativeMatrixLayoutRowMajor;
     [[unroll]] for (int k = 0; k < BK; k += UNIT_K) {
-        coopmat<E, gl_ScopeSubgroup, UNIT, UNIT_K, gl_MatrixUseA> a[UNITS_M];
-        [[unroll]] for (int i = 0; i < UNITS_M; i++) {
-            int row = m + i * UNIT;
-            int from = at + (A_ALONG_K ? row * PITCH_A + k / CHUNK : k * PITCH_A + row / CHUNK);
-            coopMatLoad(a[i], pool, from, PITCH_A, A_LAYOUT);
+        coopmat<E, gl_ScopeSubgroup, UNIT, UNIT_K, gl_MatrixUseA> a[PARTS * UNITS_M];
+        [[unroll]] for (int part = 0; part < PARTS; part++) {
+            [[unroll]] for (int i = 0; i < UNITS_M; i++) {
+                int row = m + i * UNIT;
+                int from = at + part * TILE_A + (A_ALONG_K ? row * PITCH_A + k / CHUNK : k * PITCH_A + row / CHUNK);
+                coopMatLoad(a[part * UNITS_M + i], pool, from, PITCH_A, A_LAYOUT);
+            }
         }
         [[unroll]] for (int j = 0; j < UNITS_N; j++) {
-            coopmat<E, gl_ScopeSubgroup, UNIT_K, UNIT, gl_MatrixUseB> b;
             int column = n + j * UNIT;
-            int from = at + TILE_A + (B_ALONG_K ? column * PITCH_B + k / CHUNK : k * PITCH_B + column / CHUNK);
+            int from = at + PARTS * TILE_A + (B_ALONG_K ? column * PITCH_B + k / CHUNK : k * PITCH_B + column / CHUNK);
+            coopmat<E, gl_ScopeSubgroup, UNIT_K, UNIT, gl_MatrixUseB> b;
             coopMatLoad(b, pool, from, PITCH_B, B_LAYOUT);
+#if PARTS == 2
+            coopmat<E, gl_ScopeSubgroup, UNIT_K, UNIT, gl_MatrixUseB> b_low;
+            coopMatLoad(b_low, pool, from + TILE_B, PITCH_B, B_LAYOUT);
+            [[unroll]] for (int i = 0; i < UNITS_M; i++) {
+                acc[i * UNITS_N + j] = coopMatMulAdd(a[UNITS_M + i], b, acc[i * UNITS_N + j]);
+                acc[i * UNITS_N + j] = coopMatMulAdd(a[i], b_low, acc[i * UNITS_N + j]);
+            }
+#endif
             [[unroll]] for (int i = 0; i < UNITS_M; i++) acc[i * UNITS_N + j] = coopMatMulAdd(a[i], b, acc[i * UNITS_N + j]);
         }
     }
@@ -138,27 +219,52 @@ void main() {
 
     begin(z);
     [[unroll]] for (int i = 0; i < CHUNKS_A; i++) {
-        int slot = thread + i * THREADS;
-        a_rows[i] = a_row(m0 + (A_ALONG_K ? slot / ROW_A : slot % ROW_A * CHUNK));
+        int row = m0 + chunk_row_a(thread + i * THREADS);
+        a_rows[i] = a_row(row);
+#if PARTS == 2
+        [[unroll]] for (int c = 0; c < SCALES_A; c++) a_scales[i * SCALES_A + c] = a_scale(z, row + c);
+#endif
     }
+#if PARTS == 2
+    [[unroll]] for (int i = 0; i < CHUNKS_B; i++) {
+        int column = n0 + chunk_row_b(thread + i * THREADS);
+        [[unroll]] for (int c = 0; c < SCALES_B; c++) b_scales[i * SCALES_B + c] = b_scale(z, column + c);
+    }
+#endif
     [[unroll]] for (int i = 0; i < UNITS_M * UNITS_N; i++) {
         acc[i] = coopmat<SUM, gl_ScopeSubgroup, UNIT, UNIT, gl_MatrixUseAccumulator>(SUM(0));
+#if PARTS == 2
+        whole[i] = acc[i];
+#endif
     }
 
-    if (k_first < k_end) {
-        fetch(k_first, k_end, n0);
-        stash(0);
-    }
+    // Before step t is multiplied, steps t + 1 to t + PREFETCH - 1 are on their way, and t + PREFETCH is sent for.
+    [[unroll]] for (int p = 0; p < PREFETCH; p++) fetch(p, k_first + p * BK, k_end, n0);
+    stash(0, 0);
     barrier();
     int at = 0;
-    for (int k = k_first; k < k_end; k += BK) {
-        bool more = k + BK < k_end;  // the same for all threads
-        if (more) fetch(k + BK, k_end, n0);
-        multiply(at, m, n);
-        at = STEP_SIZE - at;
-        if (more) stash(at);
-        barrier();
+    int steps = 0;
+    for (int k = k_first; k < k_end; k += PREFETCH * BK) {
+        [[unroll]] for (int p = 0; p < PREFETCH; p++) {
+            fetch(p, k + (PREFETCH + p) * BK, k_end, n0);
+            multiply(at, m, n);
+            at = STEP_SIZE - at;
+            stash((p + 1) % PREFETCH, at);
+            barrier();
+        }
+#if PARTS == 2
+        steps += PREFETCH;
+        if (steps % FLUSH == 0 || k + PREFETCH * BK >= k_end) {
+            [[unroll]] for (int i = 0; i < UNITS_M * UNITS_N; i++) {
+                whole[i] = whole[i] + acc[i];
+                acc[i] = coopmat<SUM, gl_ScopeSubgroup, UNIT, UNIT, gl_MatrixUseAccumulator>(SUM(0));
+            }
+        }
+#endif
     }
+#if PARTS == 2
+    [[unroll]] for (int i = 0; i < UNITS_M * UNITS_N; i++) acc[i] = whole[i];
+#endif
 
     [[unroll]] for (int i = 0; i < UNITS_M; i++) {
         [[unroll]] for (int j = 0; j < UNITS_N; j++) {
@@ -168,7 +274,13 @@ void main() {
         for (int e = thread; e < SUBGROUPS_M * UNIT * BN; e += THREADS) {
             int r = e / BN, c = e % BN;
             int row = m0 + r / UNIT * WM + i * UNIT + r % UNIT;
-            if (row < SIZE_M && n0 + c < SIZE_N) store(z, row, n0 + c, split, SUM_OF_BITS(pool[r * BAND_PITCH + c / 4][c % 4]));
+            if (row < SIZE_M && n0 + c < SIZE_N) {
+                SUM sum = SUM_OF_BITS(pool[r * BAND_PITCH + c / 4][c % 4]);
+#if PARTS == 2
+                sum = sum / a_scale(z, row) / b_scale(z, n0 + c);
+#endif
+                store(z, row, n0 + c, split, STORED(sum));
+            }
         }
         barrier();
     }

@@ -169,7 +169,7 @@ class Block:
             host_bytes = {name: array.tobytes() for name, array in host.items()}
             structure = next((s for s in self.structures if s.serves(symbolic, numbers, host_bytes)), None)
             if structure is None:
-                structure = build_structure(self.graph, symbolic, numbers, host, self.folded)
+                structure = build_structure(self.graph, symbolic, numbers, host, self.folded, self.limits)
                 self.structures.insert(0, structure)
             runtime = self.promotion.runtime(symbolic, numbers)
             chosen = runtime.all

@@ -24,7 +24,9 @@ class Options:
     """Settings of one session; the defaults suit most models.
 
     ``precision``: ``strict`` computes float32 in float32; ``fast`` multiplies float32 matrices on the device's matrix units where
-    it has them, rounded to float16 (sums stay float32): about three digits, and numbers beyond 65504 become infinite.
+    it has them, rounded to float16 (sums stay float32): about three digits, and numbers beyond 65504 become infinite;
+    ``fp32_split`` multiplies them there in two float16 parts with scaled rows, about as exact as float32 (an infinity among the
+    operands may give NaN).
     ``device``: which GPU (index, UUID or part of its name; None: ``ONNX_VULKAN_DEVICE``, else the best one).
     ``memory_limit_bytes``: the most device memory this process may take on that device while this session lives (0: no
     limit of ours); of several limits the smallest holds.
@@ -39,7 +41,7 @@ class Options:
     ``barrier_everywhere``: debug: a barrier before every dispatch.
     """
 
-    precision: Literal["strict", "fast"] = "strict"
+    precision: Literal["strict", "fast", "fp32_split"] = "strict"
     device: str | None = None
     memory_limit_bytes: int = 0
     release_arena: bool = False
@@ -53,7 +55,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.precision not in typing.get_args(typing.get_type_hints(Options)["precision"]):
-            raise InvalidInput(f"The option 'precision' is {self.precision!r}; it has to be strict or fast.")
+            raise InvalidInput(f"The option 'precision' is {self.precision!r}; it has to be strict, fast or fp32_split.")
         if self.memory_limit_bytes < 0:
             raise InvalidInput(
                 f"The option 'memory_limit_bytes' is {self.memory_limit_bytes}; it has to be 0 (no limit) or more."

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from onnx_vulkan.codegen.kernel import Step
+from onnx_vulkan.codegen.kernel import Limits, Step
 from onnx_vulkan.codegen.loop import loop_step
 from onnx_vulkan.dims import Dim, Extent, Guard, Scope, product, symbol
 from onnx_vulkan.fuse import fuse
 from onnx_vulkan.graph import Array, Graph, TensorType
+from onnx_vulkan.kernels.prepack import prepack
 from onnx_vulkan.lower.driver import lower_graph
 from onnx_vulkan.plan.build import PlanInput, PlanOutput
 from onnx_vulkan.program.attention import fuse_attention
@@ -92,6 +93,7 @@ def build_structure(
     numbers: Mapping[str, int],
     host_values: Mapping[str, Array],
     folded: dict[str, Value],
+    limits: Limits,
 ) -> Structure:
     """Lower, simplify and fuse *graph* at these numbers.
 
@@ -99,7 +101,7 @@ def build_structure(
     """
     with Scope(numbers) as scope:
         lowered = lower_graph(graph, shapes, host_values)
-        program = optimize(lowered.program, folded)
+        program = prepack(optimize(lowered.program, folded), folded, limits)
         stored, copies = _own_outputs(program)
         made = [v for v in dict.fromkeys([*stored, *(v for c in copies for v in c.reads)]) if v in program.producers()]
         fused = fuse(Program(program.inputs, made, program.instrs))

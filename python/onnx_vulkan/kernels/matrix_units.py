@@ -14,22 +14,41 @@ from onnx_vulkan.dtypes import DType
 from onnx_vulkan.kernels.tiles import CORES, LAUNCH, MAX_SPLITS, SCRATCH_ELEMENTS, WAIT
 from onnx_vulkan.program.ir import Instr
 
-__all__ = ["EXTENSIONS", "UNITS_BY_NAME", "UNIT_TILES", "Unit", "UnitChoice", "UnitTile", "choose_unit_tile", "unit_of"]
+__all__ = [
+    "EXTENSIONS",
+    "IN_PARTS",
+    "ROUNDED",
+    "SIGNED",
+    "UNITS",
+    "UNIT_TILES",
+    "UNSIGNED",
+    "Unit",
+    "UnitChoice",
+    "UnitTile",
+    "choose_unit_tile",
+    "unit_of",
+]
 
 EXTENSIONS = ("GL_KHR_cooperative_matrix", "GL_KHR_memory_scope_semantics", "GL_KHR_shader_subgroup_basic")
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A kind of matrix unit: 16 x 16 x ``depth`` elements of the GLSL type ``element`` (``quad``: four of them), sums in ``sum``;
-    ``rate`` multiply-adds a core and cycle."""
+    """A way to use a kind of matrix unit: 16 x 16 x ``depth`` elements of the GLSL type ``element``, sums in ``sum``.
 
+    Operands are read as ``read`` (``quad``: four of them) and become ``parts`` of ``element`` each. ``rate``: multiply-adds a
+    core and cycle.
+    """
+
+    name: str
     feature: str
     element: str
+    read: str
     quad: str
     depth: int
     sum: str
     rate: int
+    parts: int = 1
 
     @property
     def item(self) -> int:
@@ -43,52 +62,54 @@ class Unit:
 
     def holds(self, dtype: DType) -> bool:
         """Whether tensors of *dtype* lie in memory as the unit takes them."""
-        return GLSL_TYPES[dtype].storage == self.element
+        return self.read == self.element == GLSL_TYPES[dtype].storage
 
     def stored(self, acc: DType, text: str) -> str:
         """*text* (the function ``store``), in which T is the type of sums in *acc*."""
-        t = GLSL_TYPES[acc].compute
-        return f"#undef T\n#undef T4\n#define T {t}\n{text}#undef T\n#define T {self.element}\n#define T4 {self.quad}\n"
+        return f"#undef T\n#define T {GLSL_TYPES[acc].compute}\n{text}#undef T\n#define T {self.read}\n"
 
     def definitions(self, acc: DType) -> str:
         """What ``gemm_matrix.glsl`` wants to know of the unit, for a product with sums in *acc*."""
         if self.item == 2:
-            words = ", ".join(f"packFloat2x16(q[{j}].{half})" for j in range(2) for half in ("xy", "zw"))
+            words = ", ".join(f"packFloat2x16(f16vec2(q[{j}].{half}))" for j in range(2) for half in ("xy", "zw"))
         else:
             words = ", ".join(f"uint(pack32(q[{j}]))" for j in range(4))
-        bits = "uintBitsToFloat(x)" if self.sum == "float" else f"{GLSL_TYPES[acc].compute}(x)"
+        bits = "uintBitsToFloat(x)" if self.sum == "float" else f"{self.sum}(x)"
         return f"""#define E {self.element}
 #define UNIT_K {self.depth}
 #define CHUNK {self.chunk}
 #define SUM {self.sum}
 #define SUM_OF_BITS(x) {bits}
-#define T {self.element}
+#define STORED(x) {GLSL_TYPES[acc].compute}(x)
+#define PARTS {self.parts}
+#define T {self.read}
 #define T4 {self.quad}
 uvec4 pack_quads(T4 q[CHUNK / 4]) {{ return uvec4({words}); }}
 """
 
 
-UNITS = {
-    DType.F16: Unit("coop_f16", "float16_t", "f16vec4", 16, "float", 2048),
-    DType.I8: Unit("coop_s8", "int8_t", "i8vec4", 32, "int", 4096),
-    DType.U8: Unit("coop_u8", "uint8_t", "u8vec4", 32, "uint", 4096),
-}
-UNITS_BY_NAME = {unit.feature: unit for unit in UNITS.values()}
+HALVES = Unit("halves", "coop_f16", "float16_t", "float16_t", "f16vec4", 16, "float", 2048)
+ROUNDED = Unit("rounded", "coop_f16", "float16_t", "float", "vec4", 16, "float", 2048)
+IN_PARTS = Unit("in parts", "coop_f16", "float16_t", "float", "vec4", 16, "float", 2048 // 3, parts=2)
+SIGNED = Unit("signed bytes", "coop_s8", "int8_t", "int8_t", "i8vec4", 32, "int", 4096)
+UNSIGNED = Unit("bytes", "coop_u8", "uint8_t", "uint8_t", "u8vec4", 32, "uint", 4096)
+UNITS = {unit.name: unit for unit in (HALVES, ROUNDED, IN_PARTS, SIGNED, UNSIGNED)}
 
 
 def unit_of(instr: Instr, limits: Limits) -> Unit | None:
-    """The matrix unit that computes the product *instr* on a device, or None."""
+    """How the product *instr* uses a device's matrix units, or None."""
     dtypes = {x.dtype for x in instr.inputs[:2]}
-    if len(dtypes) > 1:
-        return None
-    (dtype,) = dtypes
-    if dtype is DType.F32 and limits.precision == "fast":
-        dtype = DType.F16
-    unit = UNITS.get(dtype)
-    if unit is None or unit.feature not in limits.features:
-        return None
-    floats = GLSL_TYPES[instr.attrs["acc"]].compute == "float"
-    return unit if floats == (unit.sum == "float") and instr.attrs["acc"].size == 4 else None
+    acc = instr.attrs["acc"]
+    unit: Unit | None = None
+    if acc is DType.F32 and dtypes == {DType.F16}:
+        unit = HALVES
+    elif acc is DType.F32 and dtypes <= {DType.F16, DType.F32}:
+        unit = {"fast": ROUNDED, "fp32_split": IN_PARTS if instr.op == "contract" else None}.get(limits.precision)
+    elif acc in (DType.I32, DType.U32) and dtypes == {DType.I8}:
+        unit = SIGNED
+    elif acc in (DType.I32, DType.U32) and dtypes == {DType.U8}:
+        unit = UNSIGNED
+    return unit if unit is not None and unit.feature in limits.features else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +143,14 @@ class UnitTile:
             k = self.depth(unit)
             return max(b * (k // unit.chunk + 1), k * (b // unit.chunk + 1))
 
-        return 16 * max(2 * (tile(self.bm) + tile(self.bn)), self.bm // self.wm * 16 * (self.bn // 4 + 1))
+        return 16 * max(2 * unit.parts * (tile(self.bm) + tile(self.bn)), self.bm // self.wm * 16 * (self.bn // 4 + 1))
 
 
 UNIT_TILES = (
-    UnitTile(128, 128, 64, 64, 32, 0.35, 2),
-    UnitTile(128, 64, 64, 32, 32, 0.3, 3),
-    UnitTile(64, 128, 64, 32, 32, 0.3, 3),
-    UnitTile(64, 64, 64, 32, 32, 0.25, 6),
+    UnitTile(128, 128, 32, 64, 64, 0.36, 2),
+    UnitTile(128, 128, 32, 64, 32, 0.34, 2),
+    UnitTile(128, 64, 32, 64, 32, 0.25, 3),
+    UnitTile(64, 64, 32, 32, 32, 0.25, 6),
     UnitTile(64, 32, 64, 32, 16, 0.2, 8),
     UnitTile(32, 64, 64, 16, 32, 0.2, 8),
     UnitTile(32, 32, 64, 16, 16, 0.15, 12),

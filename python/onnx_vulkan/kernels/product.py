@@ -13,12 +13,15 @@ from onnx_vulkan.dims import Extent, ceil_div, minimum, product
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.kernels import Group
 from onnx_vulkan.kernels.indexing import offset_text
-from onnx_vulkan.kernels.matrix_units import EXTENSIONS, UNITS_BY_NAME, Unit, UnitChoice, choose_unit_tile, unit_of
+from onnx_vulkan.kernels.matrix_units import EXTENSIONS, UNITS, Unit, UnitChoice, choose_unit_tile, unit_of
 from onnx_vulkan.kernels.operand import accumulator, narrow, reader
 from onnx_vulkan.kernels.tiles import MAX_SPLITS, SCRATCH_ELEMENTS, Tile, choose_tile
 from onnx_vulkan.program.ir import Instr, Value
 
 __all__ = ["Destination", "Sizes", "TiledStep", "chosen_by_step", "refusal", "register_dtype", "store"]
+
+WORTH_SCALES = 1 << 28
+"""Multiply-adds from which on a product in parts is worth the launches that find its scales."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,7 @@ class TiledStep:
         self.sizes, self.to = sizes, to
         self._leaves, self._operands, self._modes = tuple(leaves), operands, modes
         self._kernels: dict[tuple[str, bool], Kernel] = {}
+        self.scales: tuple[Value, ...] = ()
         self._scratch = scratch_of(group.anchor.out, group.anchor.attrs["acc"])
 
     @property
@@ -161,18 +165,20 @@ class TiledStep:
         params, sizes = Params(), self.sizes
         acc = self.group.anchor.attrs["acc"]
         text, reads = store(self.group, params, self.to, scratch)
-        unit = UNITS_BY_NAME.get(kind)
+        unit = UNITS.get(kind)
         start = unit.definitions(acc) if unit else accumulator(params, acc)
         name = "gemm_matrix" if unit else "gemm"
+        template = name if unit else "gemm_tile"
+        scales = self._scales(params) if unit and unit.parts > 1 else ""
         body = f"""{start}#define SIZE_Z {params.word(sizes.z)}
 #define SIZE_M {params.word(sizes.m)}
 #define SIZE_N {params.word(sizes.n)}
 #define SIZE_K {params.word(sizes.k)}
 #include "{name}_variant.glsl"
 {self._operands(params)}
-{unit.stored(acc, text) if unit else text}#include "{name if unit else "gemm_tile"}.glsl"
+{scales}{unit.stored(acc, text) if unit else text}#include "{template}.glsl"
 """
-        reads = tuple(dict.fromkeys((*self._leaves, *reads)))
+        reads = tuple(dict.fromkeys((*self._leaves, *reads, *(self.scales if scales else ()))))
         writes = self.writes if scratch is None else (scratch,)
         return Kernel(self.label, params, body, reads, writes, chosen_by_step, EXTENSIONS if unit else ())
 
@@ -180,15 +186,27 @@ class TiledStep:
         """One launch, or two where K is split."""
         m, n, k, z = (at(e) for e in (self.sizes.m, self.sizes.n, self.sizes.k, self.sizes.z))
         unit = unit_of(self.group.anchor, limits)
+        if unit and unit.parts > 1 and z * m * n * k < WORTH_SCALES:
+            unit = None
         on_units = choose_unit_tile(m, n, k, z, unit, limits) if unit else None
         if unit and on_units:
-            kernel = self.kernel(unit.feature, split=on_units.splits > 1)
+            kernel = self.kernel(unit.name, split=on_units.splits > 1)
             modes = self._modes(at, on_units.tile.depth(unit), unit)
-            return self.with_sum(unit_launch(kernel, self.sizes, on_units, unit, modes, limits), on_units.splits, limits)
+            launch = unit_launch(kernel, self.sizes, on_units, unit, modes, limits)
+            scales = self.scale_launches(at, limits) if unit.parts > 1 else []
+            return [*scales, *self.with_sum(launch, on_units.splits, limits)]
         choice = choose_tile(m, n, k, z, self.item, limits)
         kernel = self.kernel("tile", split=choice.splits > 1)
         launch = tile_launch(kernel, self.sizes, choice.tile, choice.splits, self._modes(at, choice.tile.bk, None))
         return self.with_sum(launch, choice.splits, limits)
+
+    def scale_launches(self, at: At, limits: Limits) -> list[Launch]:
+        """The launches that find the scales of the operands' rows, for units that take fp32 in parts."""
+        raise NotImplementedError
+
+    def _scales(self, params: Params) -> str:
+        """The GLSL of ``a_scale`` and ``b_scale``."""
+        raise NotImplementedError
 
     def with_sum(self, launch: Launch, splits: int, limits: Limits) -> list[Launch]:
         """*launch*, and the one that adds its partial sums where there are any."""
