@@ -108,13 +108,16 @@ void fetch(int p, int k, int k_end, int n0) {
 }
 
 #if PARTS == 2
-// A chunk in two parts, the low one `tile` chunks after the high one. An infinity or NaN has no low part.
+// A chunk in two parts, the low one `tile` chunks after the high one. An infinity or NaN has no low part. The high part is
+// rounded on the bits: a compiler may take a conversion to E and back for nothing.
 void put_parts(int to, int tile, T4 q[QUADS], float scales[CHUNK]) {
     E hi[CHUNK], lo[CHUNK];
     [[unroll]] for (int c = 0; c < CHUNK; c++) {
         float x = q[c / 4][c % 4] * scales[c];
-        hi[c] = E(x);
-        lo[c] = abs(x) < 65504.0 ? E(x - float(hi[c])) : E(0);
+        bool finite = abs(x) < 65504.0;
+        float high = uintBitsToFloat((floatBitsToUint(x) + 0x1000u) & 0xFFFFE000u);
+        hi[c] = E(finite ? high : x);
+        lo[c] = E(finite ? x - high : 0.0);
     }
     [[unroll]] for (int w = 0; w < 4; w++) {
         pool[to][w] = packFloat2x16(f16vec2(hi[2 * w], hi[2 * w + 1]));

@@ -68,7 +68,7 @@ class DeviceLimits:
     precision: str
 
     @staticmethod
-    def of(device: Device, precision: str) -> DeviceLimits:
+    def of(device: Device, precision: str = "strict") -> DeviceLimits:
         """The limits of an opened device, and the precision that a session allows."""
         limits = device.info.limits
         return DeviceLimits(
