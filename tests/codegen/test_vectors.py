@@ -89,8 +89,33 @@ def test_views_of_a_row():
         assert vectors(check(b, [b.abs(b.slice(x, [0, start], [ROWS, 128]))], feeds)) == [aligned]
     check(b, [b.abs(b.slice(x, [0, 199], [ROWS, 128], [1, -1]))], feeds)
     check(b, [b.pad(x, [0, 4], [0, 4], "edge")], feeds)
-    check(b, [b.concat([x, b.neg(x)], 1)], feeds)
     check(b, [b.add(b.transpose(b.slice(x, [0, 0], [200, 200]), [1, 0]), b.slice(x, [8, 0], [200, 200]))], feeds)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.U8])
+def test_concatenations_and_pads_by_vectors(dtype):
+    b = Builder()
+    x, y = b.input("x", dtype, (ROWS, 128)), b.input("y", dtype, (ROWS, 64))
+    odd = b.input("odd", dtype, (ROWS, 65))
+    feeds = {v.name: data(v.shape, dtype) for v in (x, y, odd)}
+    fill = b.scalar(3, dtype)
+
+    def texts(*outputs):
+        return vectors(check(b, outputs, feeds))
+
+    assert texts(b.concat([x, b.map("neg", y), x], 1)) == [True]
+    assert texts(b.concat([x, b.neg(x)], 0)) == [True]
+    assert texts(b.concat([x, odd, y], 1)) == [False]
+    assert texts(b.pad(x, [0, 16], [3, 32], "constant", fill)) == [True]
+    assert texts(b.pad(x, [2, 0], [3, 0], "constant", fill)) == [True]
+    assert texts(b.pad(x, [0, 1], [0, 15], "constant", fill)) == [False]
+    assert texts(b.pad(x, [5, 0], [4, 0], "reflect")) == [True]
+    inner = b.pad(b.concat([x, y], 1), [1, 0], [0, 64], "constant", fill)
+    row = b.broadcast(b.slice(b.pad(x, [1, 16], [0, 0], "constant", fill), [4, 0], [1, 144]), (ROWS + 1, 144))
+    assert texts(b.concat([b.slice(inner, [0, 16], [ROWS + 1, 240]), b.map("neg", row)], 1)) == [True]
+    small = b.slice(b.pad(x, [1, 16], [0, 0], "constant", fill), [0, 0], [2, 144])
+    e = b.exp(b.cast(small, DType.F32))
+    check(b, [b.div(e, b.reduce("sum", e, [1], keepdims=True))], feeds, tolerance=1e-5)
 
 
 def test_rows_gathered_by_vectors():

@@ -56,6 +56,11 @@ class Lin:
             return ZERO
         return Lin(tuple((n, c * e) for n, c in self.terms), self.const * e)
 
+    def without(self, name: str) -> Lin:
+        """Less the term of a variable."""
+        terms = tuple(t for t in self.terms if t[0] != name)
+        return self if len(terms) == len(self.terms) else Lin(terms, self.const)
+
     def coefficient(self, name: str) -> Extent:
         """The factor of a variable (0 when absent)."""
         return dict(self.terms).get(name, 0)

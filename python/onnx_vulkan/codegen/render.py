@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from onnx_vulkan.codegen import functions, vector
+from onnx_vulkan.codegen.elements import Elements
 from onnx_vulkan.codegen.index import ZERO, Lin, linearize, reshape_groups
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.types import GLSL_TYPES, pack, unpack
@@ -19,7 +20,7 @@ from onnx_vulkan.dims import Dim, Extent
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.program.ir import Instr, Value
 
-__all__ = ["INLINE_OPS", "Elements", "Renderer"]
+__all__ = ["INLINE_OPS", "Renderer"]
 
 INLINE_OPS = frozenset(
     [
@@ -48,36 +49,6 @@ class _Scope:
     memo: dict[object, str] = field(default_factory=dict)
 
 
-@dataclass
-class Elements:
-    """How the elements of one invocation are walked: items (numbered by the GLSL int ``n``) of ``width`` neighbours (``k``).
-
-    ``axis`` is the index variable along which they are neighbours; in coordinates its place is ``axis + k``. It and ``variable``
-    are multiples of the width. Scope ``level`` runs once an item, and for vectors the scope one deeper once an element. Where
-    they are ``kept``, an element's values stay in registers for all items, so that a later walk over the same elements finds
-    them. ``aligned`` collects what has to be a multiple of the width for vectors in memory to be aligned; ``scattered`` tells
-    that something could not be a vector.
-    """
-
-    axis: str
-    variable: str
-    width: int
-    level: int
-    kept: bool
-    aligned: dict[Extent, None] = field(default_factory=dict)
-    scattered: bool = False
-
-    @property
-    def inner(self) -> int:
-        """The level of the scope that runs once an element."""
-        return self.level + 1 if self.width > 1 else self.level
-
-    @property
-    def slot(self) -> str:
-        """Where in its array an element is kept."""
-        return "n" if self.width == 1 else f"n * {self.width} + k"
-
-
 class Renderer:
     """Emits GLSL for values of one kernel.
 
@@ -100,6 +71,7 @@ class Renderer:
         self.elements: Elements | None = None
         self.staged: dict[tuple[Value, Lin], str] = {}
         self._branches = 0
+        self._narrow_branches = 0
         self._names = 0
 
     # ------------------------------------------------------------------------------------------------ statements
@@ -166,7 +138,7 @@ class Renderer:
         self.loads.append((leaf, offset))
         self.reads.setdefault(leaf)
         if self.staged:
-            there = self.staged.get((leaf, Lin(tuple((n, c) for n, c in offset.terms if n != "k"), offset.const)))
+            there = self.staged.get((leaf, offset.without("k")))
             if there is not None:
                 return there
         pointer = self.params.read(leaf)
@@ -180,7 +152,7 @@ class Renderer:
 
     def _vector(self, e: Elements, leaf: Value, pointer: str, offset: Lin) -> str | None:
         """The words of the vector that has element *offset* of a leaf, None where its elements are no aligned neighbours."""
-        if self._branches or offset.coefficient("k") != 1:
+        if self._narrow_branches or offset.coefficient("k") != 1:
             return None
         first = self.first_of(offset)
         if self.level([first]) > e.level:
@@ -197,11 +169,35 @@ class Renderer:
     def first_of(self, offset: Lin) -> Lin:
         """Where the vector with element *offset* begins; notes what must be a multiple of the width for it to be aligned."""
         assert self.elements is not None
-        first = Lin(tuple((n, c) for n, c in offset.terms if n != "k"), offset.const)
-        whole = (self.elements.axis, self.elements.variable)
-        parts = [c for n, c in first.terms if n not in whole and self.alias.get(n, n) is not None]
+        first = offset.without("k")
+        multiples = self.elements.multiples
+        parts = [c for n, c in first.terms if n not in multiples and self.alias.get(n, n) is not None]
         self.elements.aligned.update(dict.fromkeys([*parts, first.const]))
         return first
+
+    def _vectors_at(self, coords: Sequence[Lin], bounds: Mapping[int, Sequence[Extent]]) -> bool:
+        """Whether vectors with elements at *coords* lie on one side of all *bounds* (by axis); notes what must be aligned."""
+        e = self.elements
+        if e is None or e.width == 1 or self._narrow_branches or self.level(coords) != e.inner:
+            return False
+        if any(self.level([c.without("k")]) > e.level for c in coords):
+            return False
+        crossed = [i for i in bounds if coords[i].coefficient("k") != 0]
+        if any(coords[i].coefficient("k") != 1 for i in crossed):
+            return False
+        for i in crossed:
+            self.first_of(coords[i])
+            e.aligned.update(dict.fromkeys(bounds[i]))
+        return True
+
+    def _inside(self, c: Lin, depth: int) -> Lin:
+        """The coordinate *c* in a branch, as a variable there."""
+        v = self.variable(self.text(c.without("k")), depth)
+        if c.coefficient("k") == 0:
+            return v
+        if self.elements is not None and c.coefficient("k") == 1:
+            self.elements.multiples |= v.variables
+        return v + Lin((("k", c.coefficient("k")),))
 
     def _divide(self, e: Lin, by: Extent, level: int) -> tuple[Lin, Lin]:
         """Quotient and remainder of a non-negative index."""
@@ -355,7 +351,7 @@ class Renderer:
         if mode != "constant":
             inner = list(coords)
             for i in axes:
-                inner[i] = self._mirror(coords[i].shift(-before[i]), x.shape[i], mode, level)
+                inner[i] = self._mirror(coords[i].shift(-before[i]), x.shape[i], mode, self.level([coords[i]]))
             return self.value(x, inner)
         return self._guarded_pad(instr, coords, axes, level)
 
@@ -377,54 +373,85 @@ class Renderer:
         x, fill = instr.inputs
         before = instr.attrs["before"]
         fill_text = self.value(fill, ())
-        result, conditions = self.fresh(), []
-        compute = GLSL_TYPES[x.dtype].compute
+        conditions: list[str] = []
+        vectors = self._vectors_at(coords, {i: (before[i], x.shape[i]) for i in axes})
+        result = self._result(instr.out, level, vectors, fill_text)
         inner = list(coords)
-        with self._branch(level) as depth:
+        with self._branch(level, vectors) as (depth, body):
             for i in axes:
-                inner[i] = self.variable(self.text(coords[i].shift(-before[i])), depth)
-                t = self.text(coords[i].shift(-before[i]))
-                conditions.append(f"uint({t}) < uint({self.params.word(x.shape[i])})")
-            text = self.value(x, inner)
-            self.emit(f"{result} = {text};")
-            body = self.scopes[-1].lines
-        self._place(level, [f"{compute} {result} = {fill_text};", f"if ({' && '.join(conditions)}) {{", *body, "}"])
+                c = coords[i].shift(-before[i])
+                inner[i] = self._inside(c, depth)
+                conditions.append(f"uint({self.text(c.without('k') if vectors else c)}) < uint({self.params.word(x.shape[i])})")
+            self.emit(f"{result} = {self.value(x, inner)};")
+        self._place(level - vectors, [f"if ({' && '.join(conditions)}) {{", *body, "}"])
         return result
 
+    def _result(self, out: Value, level: int, vectors: bool, start: str = "") -> str:
+        """Declare what the branches of a value assign."""
+        name, compute = self.fresh(), GLSL_TYPES[out.dtype].compute
+        if not vectors:
+            self.emit(f"{compute} {name}{f' = {start}' if start else ''};", level)
+            return name
+        assert self.elements is not None
+        self.emit(f"{compute} {name}[{self.elements.width}];", level - 1)
+        if start:
+            self.emit(f"[[unroll]] for (int k = 0; k < {self.elements.width}; k++) {name}[k] = {start};", level - 1)
+        return f"{name}[k]"
+
     @contextmanager
-    def _branch(self, level: int) -> Iterator[int]:
-        """A conditional block opened at *level*: scopes deeper than it are set aside while its body is rendered."""
+    def _branch(self, level: int, vectors: bool) -> Iterator[tuple[int, list[str]]]:
+        """A conditional block opened at *level*: scopes deeper than it are set aside while its body is rendered.
+
+        Gives the level in the block and the list that its statements go to. With *vectors* the block is that of whole vectors
+        at *level*, and one level outside of their elements.
+        """
+        e = self.elements
+        if vectors:
+            assert e is not None
+            level -= 1
+            e.level += 1
+            self.levels["k"] += 1
         deeper = self.scopes[level + 1 :]
         del self.scopes[level + 1 :]
-        self.scopes.append(_Scope())
+        block, element = _Scope(), _Scope()
+        self.scopes += [block, element] if vectors else [block]
         self._branches += 1
+        self._narrow_branches += not vectors
+        body: list[str] = []
         try:
-            yield level + 1
+            yield level + 1, body
         finally:
             self._branches -= 1
-            self.scopes.pop()
+            self._narrow_branches -= not vectors
+            del self.scopes[level + 1 :]
             self.scopes.extend(deeper)
+            body += block.lines
+            if vectors and e is not None:
+                body += [f"[[unroll]] for (int k = 0; k < {e.width}; k++) {{", *element.lines, "}"]
+                e.level -= 1
+                self.levels["k"] -= 1
 
     def _place(self, level: int, lines: Sequence[str]) -> None:
         self.scopes[level].lines.extend(lines)
 
     def _concat(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
         axis = instr.attrs["axis"]
-        result = self.fresh()
-        compute = GLSL_TYPES[instr.out.dtype].compute
-        starts: list[Extent] = [0]
-        at = self.text(coords[axis])
         parts = [x for x in instr.inputs if x.shape[axis] != 0]
         if not parts:  # nobody reads it, but what is around it must compile
-            return f"{compute}(0)"
-        bodies = []
+            return f"{GLSL_TYPES[instr.out.dtype].compute}(0)"
+        starts: list[Extent] = [0]
         for x in parts:
-            with self._branch(level) as depth:
-                inner = list(coords)
-                inner[axis] = self.variable(self.text(coords[axis].shift(-starts[-1])), depth)
-                self.emit(f"{result} = {self.value(x, inner)};")
-                bodies.append(self.scopes[-1].lines)
             starts.append(starts[-1] + x.shape[axis])
+        vectors = self._vectors_at(coords, {axis: starts})
+        at = self.text(coords[axis].without("k") if vectors else coords[axis])
+        result = self._result(instr.out, level, vectors)
+        bodies = []
+        for x, start in zip(parts, starts, strict=False):
+            with self._branch(level, vectors) as (depth, body):
+                inner = list(coords)
+                inner[axis] = self._inside(coords[axis].shift(-start), depth)
+                self.emit(f"{result} = {self.value(x, inner)};")
+            bodies.append(body)
 
         def chosen(first: int, last: int) -> list[str]:
             # halved, since drivers lose count of branches that are nested deeper than a few dozen
@@ -434,7 +461,7 @@ class Renderer:
             test = f"if ({at} < {self.params.word(starts[middle])})"
             return [test + " {", *chosen(first, middle), "} else {", *chosen(middle, last), "}"]
 
-        self._place(level, [f"{compute} {result};", *chosen(0, len(parts))])
+        self._place(level - vectors, chosen(0, len(parts)))
         return result
 
     def _index(self, instr: Instr, coords: Sequence[Lin], extent: Extent, level: int) -> Lin:

@@ -1,6 +1,6 @@
 """Walks: loops over the elements that one invocation of a generated kernel computes.
 
-An invocation has ``ITEMS`` items, ``n``, each an element or a vector of neighbours, ``k`` (see ``render.Elements``). The loops
+An invocation has ``ITEMS`` items, ``n``, each an element or a vector of neighbours, ``k`` (see ``elements.Elements``). The loops
 are unrolled and have no branches around loads, so that the loads of all items are under way before the first is waited for: an
 item past the end loads again what the last one does, and only stores ask whether it is there.
 """
@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from onnx_vulkan.codegen import vector
+from onnx_vulkan.codegen.elements import Elements
 from onnx_vulkan.codegen.index import Lin
 from onnx_vulkan.codegen.kernel import At, is_multiple
-from onnx_vulkan.codegen.render import Elements, Renderer
+from onnx_vulkan.codegen.render import Renderer
 from onnx_vulkan.codegen.types import GLSL_TYPES, pack
 from onnx_vulkan.dims import Extent, product
 from onnx_vulkan.program.ir import Value
