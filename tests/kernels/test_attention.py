@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx_vulkan.kernels.attention as family
+import onnx_vulkan.kernels.attention_few as few_queries
 import pytest
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.graph import Array
@@ -143,6 +144,43 @@ def test_epilogue_in_record(tile: None) -> None:
         return b.transpose(b.map("mul", x, b.scalar(3, x.dtype)), (0, 2, 1, 3))
 
     check((2, 3, 20, 16), (2, 3, 40, 16), (2, 3, 40, 16), after=after, in_record=True)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few queries have their own kernel."""
+    monkeypatch.setattr(family, "few", lambda limits: True)
+    monkeypatch.setattr(few_queries, "THREADS", 64)
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v", "empty"),
+    [
+        ((2, 1, 20), (2, 70, 20), (2, 70, 28), "nan"),
+        ((2, 3, 40), (2, 600, 40), (2, 600, 33), "zero"),
+        *(
+            [((1, 5, 8), (1, 40, 8), (1, 40, 300 % 256), "nan"), ((3, 8, 256), (3, 90, 256), (3, 90, 256), "nan")]
+            if THOROUGH
+            else []
+        ),
+    ],
+)
+def test_few_queries(few: None, q: Shape, k: Shape, v: Shape, empty: str) -> None:
+    mask = np.random.default_rng(1).random((q[0], q[1], k[1])) < 0.7
+    mask[0, 0] = False
+    check(q, k, v, masks=[SCALE, mask, LOW], score=[("mul", (SCORE, 3)), ("select", (4, SCORE, 5))], empty=empty)
+
+
+def test_heads_that_share_keys_are_rows(few: None) -> None:
+    b = Builder()
+    x, y, z = (b.input(n, DType.F32, s) for n, s in {"q": (2, 1, 6, 8), "k": (2, 300, 2, 8), "v": (2, 2, 300, 8)}.items())
+    q = b.reshape(b.transpose(x, (0, 2, 1, 3)), (2, 2, 3, 1, 8))
+    k = b.broadcast(b.reshape(b.transpose(y, (0, 2, 3, 1)), (2, 2, 1, 8, 300)), (2, 2, 3, 8, 300))
+    v = b.broadcast(b.reshape(z, (2, 2, 1, 300, 8)), (2, 2, 3, 300, 8))
+    bias = b.input("bias", DType.F32, (2, 2, 3, 1, 300))
+    out = b.map("mul", attention(b, q, k, v, [bias], [("add", (SCORE, 3))]), b.scalar(2, DType.F32))
+    feeds = {v.name: random(v.shape, DType.F32, n) for n, v in enumerate(b.inputs)}  # type: ignore[arg-type]
+    check_program(b, [out], feeds, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("tile", [t for t in family.TILES if THOROUGH and t.threads <= 64], ids=str)

@@ -16,9 +16,11 @@ from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Step, Variant
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.render import INLINE_OPS, Renderer
 from onnx_vulkan.codegen.row import RowGroup, row_step
+from onnx_vulkan.codegen.view import View
 from onnx_vulkan.dims import Extent, ceil_div, product
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.kernels import Group, family
+from onnx_vulkan.kernels.attention_few import FewQueries
 from onnx_vulkan.kernels.contract import contract_step
 from onnx_vulkan.kernels.operand import Matrix, accumulator
 from onnx_vulkan.kernels.product import Destination, chosen_by_step, store
@@ -93,6 +95,11 @@ def choose(rows: int, keys: int, depth: int, width: int, batch: int, limits: Lim
     return None
 
 
+def few(limits: Limits) -> bool:
+    """Whether few queries have a kernel of their own: on a CPU it would take long to compile."""
+    return limits.subgroup_size >= 16
+
+
 def rounded(n: int, to: int) -> int:
     """The multiple of *to* that is not below *n*."""
     return -(-n // to) * to
@@ -128,6 +135,7 @@ class AttentionStep:
         def axes(strides: Sequence[Extent]) -> tuple[tuple[Extent, Extent], ...]:
             return tuple(zip(batch, strides, strict=False))
 
+        self.few = FewQueries(group, q, k, v, self.score, _inverse(self.instr.attrs["empty"]), self.is_half(q, k, v))
         self.q = Matrix(q.leaf, q.offset, axes(q.strides), self.m, q.strides[-2], depth, q.strides[-1])
         self.k = Matrix(k.leaf, k.offset, axes(k.strides), keys, k.strides[-1], depth, k.strides[-2])
         self.v = Matrix(v.leaf, v.offset, axes(v.strides), self.n, v.strides[-1], keys, v.strides[-2])
@@ -139,8 +147,13 @@ class AttentionStep:
         return self.fused.reads
 
     # ------------------------------------------------------------------------------------------------ one kernel
-    def score(self, params: Params) -> tuple[str, tuple[Value, ...]]:
-        """The GLSL function of what becomes of a score, and the values that it reads."""
+    @staticmethod
+    def is_half(*views: View) -> bool:
+        """Whether all operands are 16-bit floats."""
+        return all(v.leaf.dtype in (DType.F16, DType.BF16) for v in views)
+
+    def score(self, params: Params, axes: Axes) -> tuple[str, tuple[Value, ...]]:
+        """The GLSL function of what becomes of a score, its place given by *axes*, and the values that it reads."""
         space = (*self.instr.out.shape[:-1], self.t)
         b = Builder()
         given = x = Value(DType.F32, space)
@@ -162,7 +175,7 @@ class AttentionStep:
         probe = Renderer(Params(), producers, is_leaf)
         render(probe)
         r = Renderer(params, producers, is_leaf)
-        for variable, over in self.axes:
+        for variable, over in axes:
             runs = merge_axes(names, space, over, [offset for _, offset in probe.loads], probe.opaque)
             for i in over:
                 r.alias[names[i]] = None
@@ -201,16 +214,15 @@ class AttentionStep:
         return self._kernel(params, "\n".join(lines), "attention_matrix", extensions)
 
     def _kernel(self, params: Params, readers: str, shader: str, extensions: tuple[str, ...] = ()) -> Kernel:
-        score, masks = self.score(params)
+        score, masks = self.score(params, self.axes)
         text, more = store(self.group, params, Destination(self.axes), None)
         leaves = [m.leaf for m in self.operands.values()]
-        fast = all(v.dtype is not DType.F32 for v in leaves)
         body = f"""{accumulator(params, DType.F32)}#define SIZE_Z {params.word(self.z)}
 #define SIZE_M {params.word(self.m)}
 #define SIZE_N {params.word(self.n)}
 #define SIZE_D {params.word(self.d)}
 #define SIZE_T {params.word(self.t)}
-{"#define FAST_WEIGHTS" if fast else ""}
+{"#define FAST_WEIGHTS" if self.few.fast else ""}
 #include "{shader}_variant.glsl"
 #include "attention_weight.glsl"
 {readers}void begin(int z) {{
@@ -257,6 +269,8 @@ class AttentionStep:
     def launches(self, at: At, limits: Limits) -> list[Launch]:
         """One launch, or those of three kernels."""
         depth, width = at(self.d), at(self.n)
+        if few(limits) and self.few.suits(at):
+            return self.few.launches(at, limits)
         matrices = self.suits_matrices(at, limits)
         how = choose(at(self.m), at(self.t), depth, width, at(self.z), limits, matrices=matrices)
         if how is None:
