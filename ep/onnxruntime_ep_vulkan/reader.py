@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,10 @@ _ONNX_TYPES = {
 }
 
 
+Copy = Callable[[Array], Array]
+"""Copies an array."""
+
+
 @dataclass(slots=True)
 class ReadGraph:
     """A graph and what leads back to ORT: ``handles[i]`` is the OrtNode of ``graph.nodes[i]``, ``owners[i]`` the EP that has
@@ -38,11 +43,11 @@ class ReadGraph:
     owners: list[str]
 
 
-def read_graph(handle: Handle, *, inputs: list[str] | None = None, lasting: bool = False) -> ReadGraph:
+def read_graph(handle: Handle, *, inputs: list[str] | None = None, lasting: Copy | None = None) -> ReadGraph:
     """Read an OrtGraph with its bodies.
 
     ``inputs`` fixes the order of the graph's inputs (a fused node's); otherwise they are the graph's own, constants left out.
-    With ``lasting`` the constants do not end with ORT's memory: external data is mapped once more, the rest is copied.
+    With ``lasting`` the constants do not end with ORT's memory: external data is mapped once more, the rest is copied by it.
     """
     return _Reader(abi.text(lib.OrtApi_Graph_GetModelPath, handle), lasting).read(handle, inputs)
 
@@ -56,7 +61,7 @@ def value_names(count_slot: int, list_slot: int, handle: Handle) -> list[str]:
 class _Reader:
     """One graph's reading: the values met so far, by the address of their OrtValueInfo."""
 
-    def __init__(self, model_path: str, lasting: bool) -> None:
+    def __init__(self, model_path: str, lasting: Copy | None) -> None:
         self.model_path = model_path
         self.lasting = lasting
         self.names: dict[int, str] = {}
@@ -153,7 +158,10 @@ class _Reader:
         if held != ffi.NULL:
             constant = abi.flag(lib.OrtApi_ValueInfo_IsConstantInitializer, info)
             mapped = mapped_constant(info, held, self.model_path) if self.lasting else None
-            found = mapped if mapped is not None else constant_of(held).copy() if self.lasting else constant_of(held)
+            found = mapped if mapped is not None else constant_of(held)
+            if self.lasting and mapped is None:
+                copy = self.lasting
+                found = Packed(found.dtype, found.shape, copy(found.data)) if isinstance(found, Packed) else copy(found)
             if constant:
                 self.constants[name] = found
             else:

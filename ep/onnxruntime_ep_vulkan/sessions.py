@@ -97,7 +97,7 @@ class EpSession:
         inputs = reader.value_names(lib.OrtApi_Node_GetNumInputs, lib.OrtApi_Node_GetInputs, fused)
         outputs = reader.value_names(lib.OrtApi_Node_GetNumOutputs, lib.OrtApi_Node_GetOutputs, fused)
         # ORT frees its constants once the session is made; a block of dynamic shapes reads them when it is first planned.
-        read = reader.read_graph(graph, inputs=inputs, lasting=True).graph
+        read = reader.read_graph(graph, inputs=inputs, lasting=self.device.copied).graph
         if read.inputs != inputs:
             raise RuntimeError(f"ONNX Runtime made constants inputs of a fused node: {set(inputs) - set(read.inputs)}")
         # ORT hands over a value for every input of a fused node, so a default can never be needed here.

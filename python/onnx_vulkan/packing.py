@@ -29,10 +29,6 @@ class Packed:
         """Bytes as they are kept."""
         return self.data.nbytes
 
-    def copy(self) -> Packed:
-        """The same with bytes of its own."""
-        return Packed(self.dtype, self.shape, self.data.copy())
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         array = unpack(self.data, DType.of(self.dtype), self.shape)
         return array if dtype is None else array.astype(dtype)

@@ -105,3 +105,14 @@ def test_large_copies_are_shared_among_threads(device: Device) -> None:
     sizes = [0, 1, 1000, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 * (1 << 20) + 77, 5 << 20]
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(copy, sizes * 2))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8, object])
+def test_copied_arrays_are_their_own(device: Device, dtype: type) -> None:
+    source = np.arange(700_000).astype(dtype).reshape(700, 1000)
+    for array in (source, source[:3], source.T, source[:0]):
+        copy = device.copied(array)
+        assert copy.dtype == array.dtype
+        assert (copy == array).all()
+        assert not np.shares_memory(copy, array)
+        assert copy.flags.writeable

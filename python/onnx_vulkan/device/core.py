@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from onnx_vulkan.device import compile
@@ -117,6 +118,15 @@ class Device:
         """Allocate *size* bytes; raises OutOfDeviceMemory with what was asked for and what is in use."""
         self._check_process()
         return allocate(self, size, kind)
+
+    def copied(self, array: NDArray[Any]) -> NDArray[Any]:
+        """A copy in host memory; a large one is made by several threads."""
+        if array.dtype.hasobject or not array.flags.c_contiguous:
+            return array.copy()
+        copy = np.empty_like(array)
+        to, source = (ffi.cast("void *", a.ctypes.data) for a in (copy, array))
+        lib.ov_copy_host(self.native, to, source, array.nbytes)
+        return copy
 
     def weights(self, array: NDArray[Any]) -> Memory:
         """The bytes of *array* (row-major) on the device, shared in the process with every equal array."""

@@ -8,7 +8,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,6 +45,8 @@ PIECE = 4
 """Pipelines that the background thread compiles at a time."""
 PAUSE = 0.001
 """Seconds between two shaders compiled in the background, for threads that wait for the interpreter's lock."""
+PARALLEL_BYTES = 1 << 22
+"""Weights of so many bytes together are uploaded by several threads."""
 PROMOTION_SHARE = 0.25
 """The most of the device's memory that the arena of a plan with run-time dims may take on our own initiative."""
 
@@ -220,6 +223,7 @@ class Block:
 
     def finish(self, draft: PlanDraft) -> PlanTables:
         """The tables of a plan, its barriers proved when ``ONNX_VULKAN_VERIFY_PLANS=1`` (the tests run so)."""
+        self.upload_weights(draft.constants())
         tables, accesses = draft.finish()
         if os.environ.get("ONNX_VULKAN_VERIFY_PLANS") == "1":
             verify_plan(tables.commands, accesses)
@@ -323,6 +327,14 @@ class Block:
             )
             for kernel, spec, in_record in wanted
         ]
+
+    def upload_weights(self, constants: Iterable[Value]) -> None:
+        """Have these constants on the device. Bringing them in order, hashing and copying them runs in several threads."""
+        new = {name: v for v in constants if (name := constant_name(v)) not in self.weights}
+        if sum(v.data.nbytes for v in new.values() if v.data is not None) < PARALLEL_BYTES:
+            return  # not worth the threads: each is uploaded when its address is asked for
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "onnx-vulkan-weights") as pool:
+            list(pool.map(self.weight, new.values()))
 
     def weight(self, v: Value) -> int:
         """The device address of a constant, uploaded on first use and shared in the process."""

@@ -467,6 +467,11 @@ class PlanDraft:
             self.t.patches.append((int(patch), at, self.expression(e), 0))
 
     # ------------------------------------------------------------------------------------------------ edges
+    def constants(self) -> dict[Value, None]:
+        """The constants that the plan's kernels read."""
+        read = (self.base(v) for launch in self.launches for v in launch.kernel.reads)
+        return {v: None for v in read if v.is_const}
+
     def finish(self) -> tuple[PlanTables, list[tuple[list[Range], list[Range]]]]:
         """The plan, and what each of its dispatches reads and writes (for :mod:`onnx_vulkan.plan.verify`)."""
         return self.tables(), self.t.hazards

@@ -78,9 +78,8 @@ class _Folder:
         else:
             with np.errstate(all="ignore"):
                 arrays = self.machine.run(instr, [self.machine.read({}, x) for x in inputs])
-            results = [
-                Value(o.dtype, o.shape, n, np.asarray(a, order="C")) for o, n, a in zip(instr.outputs, names, arrays, strict=True)
-            ]
+            # A transposed weight stays a view of the model's bytes: who uploads it brings them in order, several weights at once.
+            results = [Value(o.dtype, o.shape, n, np.asarray(a)) for o, n, a in zip(instr.outputs, names, arrays, strict=True)]
             self.known.update(zip(names, results, strict=True))
         for o, result in zip(instr.outputs, results, strict=True):
             self.made[o] = result
