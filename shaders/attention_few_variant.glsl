@@ -10,5 +10,6 @@ layout(constant_id = 6) const int V_MODE = 1;
 
 const bool K_ALONG_K = true;
 const bool K_VECTOR = (K_MODE & 2) != 0;
+const bool K_WHOLE = false;  // whether no quad along the depth of a product reaches past its end
 const bool V_ALONG_K = false;
 const bool V_VECTOR = (V_MODE & 2) != 0;

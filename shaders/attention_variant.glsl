@@ -13,5 +13,6 @@ const bool Q_ALONG_K = (Q_MODE & 1) == 0;
 const bool Q_VECTOR = (Q_MODE & 2) != 0;
 const bool K_ALONG_K = (K_MODE & 1) == 0;
 const bool K_VECTOR = (K_MODE & 2) != 0;
+const bool K_WHOLE = false;  // whether no quad along the depth of a product reaches past its end
 const bool V_ALONG_K = (V_MODE & 1) == 0;
 const bool V_VECTOR = (V_MODE & 2) != 0;
