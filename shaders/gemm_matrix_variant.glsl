@@ -18,3 +18,4 @@ const bool A_CHUNKS = (A_MODE & 4) != 0;
 const bool B_ALONG_K = (B_MODE & 1) == 0;
 const bool B_VECTOR = (B_MODE & 2) != 0;
 const bool B_CHUNKS = (B_MODE & 4) != 0;
+const bool K_WHOLE = false;  // whether no quad along K reaches past the end

@@ -60,6 +60,7 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const int X_MODE = 0;
 const bool X_ALONG_K = (X_MODE & 1) == 0;
 const bool X_VECTOR = (X_MODE & 2) != 0;
+const bool K_WHOLE = false;
 {operand.functions(params, "x")}
 void begin(int z) {{ x_begin(z); }}
 void store_scale(int z, int row, float scale) {{ {params.write(scale)}.v[z * {params.word(rows)} + row] = scale; }}
