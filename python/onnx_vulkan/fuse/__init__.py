@@ -6,7 +6,7 @@ several kernels would compute it and that costs more than storing it once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from onnx_vulkan.codegen.kernel import Step
@@ -16,6 +16,7 @@ from onnx_vulkan.codegen.row import RowGroup, row_step
 from onnx_vulkan.codegen.view import strided_view
 from onnx_vulkan.dims import product
 from onnx_vulkan.fuse.dataflow import VIEW_OPS, Dataflow
+from onnx_vulkan.fuse.loops import join_loops
 from onnx_vulkan.fuse.regions import Region, epilogue, row_region
 from onnx_vulkan.kernels import Group, build
 from onnx_vulkan.program.ir import Instr, Program, Value
@@ -241,6 +242,7 @@ class _Fuser:
 
     def steps(self) -> Fused:
         built: list[tuple[int, Step]] = []
+        loop_groups = self.loop_groups()
         producers = {v: i for v, i in self.flow.producers.items() if i.op in INLINE_OPS}
 
         for region in self.regions:
@@ -267,7 +269,7 @@ class _Fuser:
             else:
                 group = Group(first, region.exports, producers, is_leaf)
                 built.append((position, build(group)))
-        for group_values in self.loop_groups():
+        for group_values in loop_groups:
             made = self.flow.producers[group_values[0]]
             inside = set(group_values)
 
@@ -280,7 +282,32 @@ class _Fuser:
         return _ordered(built, self.aliases(built))
 
     def loop_groups(self) -> list[list[Value]]:
-        return [[v] for v in sorted(set(self.loops), key=lambda v: self.flow.order[self.flow.producers[v]])]
+        """The values of each loop kernel. What only the kernel itself reads is not stored."""
+        loops = sorted(set(self.loops), key=lambda v: self.flow.order[self.flow.producers[v]])
+        groups = join_loops(self.flow, self.regions, loops, self.stored, MAX_INLINE, MAX_LEAVES)
+        joined = {v: group for group in groups for v in group}
+        for v in loops:
+            group = joined[v]
+            if len(group) > 1 and v not in self.flow.outputs and self.read_within(v, set(group)):
+                group.remove(v)
+                self.stored.remove(v)
+        return groups
+
+    def read_within(self, v: Value, group: Collection[Value]) -> bool:
+        """Whether *v* is read for nothing but the values of *group*."""
+        todo = [v]
+        while todo:
+            for user in self.flow.users.get(todo.pop(), ()):
+                if user in self.owner:
+                    return False
+                (out,) = user.outputs
+                if out not in self.stored:
+                    if out in self.flow.outputs:
+                        return False
+                    todo.append(out)
+                elif out not in group:
+                    return False
+        return True
 
 
 def _ordered(built: list[tuple[int, Step]], aliases: Mapping[Value, Value]) -> Fused:
