@@ -124,6 +124,15 @@ void put_parts(int to, int tile, T4 q[QUADS], float scales[CHUNK]) {
         pool[to + tile][w] = packFloat2x16(f16vec2(lo[2 * w], lo[2 * w + 1]));
     }
 }
+
+// A sum with the scales of its row and column taken off: half of both at a time, since after one of them alone it may be beyond
+// fp32's range.
+float unscaled(float sum, float a, float b) {
+    int exponent = 254 - int(floatBitsToUint(a) >> 23) - int(floatBitsToUint(b) >> 23);
+    precise float x = sum * uintBitsToFloat(uint(127 + exponent / 2) << 23);
+    precise float y = x * uintBitsToFloat(uint(127 + exponent - exponent / 2) << 23);
+    return y;
+}
 #endif
 
 // Put number p of those on their way into the half of the pool at `at`.
@@ -242,9 +251,12 @@ void main() {
     }
 
     // Before step t is multiplied, steps t + 1 to t + PREFETCH - 1 are on their way, and t + PREFETCH is sent for.
-    [[unroll]] for (int p = 0; p < PREFETCH; p++) fetch(p, k_first + p * BK, k_end, n0);
-    stash(0, 0);
-    barrier();
+    // Nothing is read of an operand that may be empty.
+    if (k_first < k_end) {
+        [[unroll]] for (int p = 0; p < PREFETCH; p++) fetch(p, k_first + p * BK, k_end, n0);
+        stash(0, 0);
+        barrier();
+    }
     int at = 0;
     int steps = 0;
     for (int k = k_first; k < k_end; k += PREFETCH * BK) {
@@ -280,7 +292,7 @@ void main() {
             if (row < SIZE_M && n0 + c < SIZE_N) {
                 SUM sum = SUM_OF_BITS(pool[r * BAND_PITCH + c / 4][c % 4]);
 #if PARTS == 2
-                sum = sum / a_scale(z, row) / b_scale(z, n0 + c);
+                sum = unscaled(sum, a_scale(z, row), b_scale(z, n0 + c));
 #endif
                 store(z, row, n0 + c, split, STORED(sum));
             }

@@ -1,7 +1,7 @@
 """Products on the device's matrix units (VK_KHR_cooperative_matrix): which operands they take, which tile, and the text.
 
-16-bit floats and bytes go in as they are, with sums in fp32 or 32 bits. fp32 operands go in as fp16 only where the session's
-``precision`` is ``fast``.
+16-bit floats and bytes go in as they are, with sums in fp32 or 32 bits. fp32 operands go in only where the session's
+``precision`` allows it: rounded to fp16 (``fast``), or in two fp16 parts each (``fp32_split``).
 """
 
 from __future__ import annotations
@@ -136,6 +136,11 @@ class UnitTile:
         """Elements of a step along K."""
         return self.bytes // unit.item
 
+    def is_whole(self, subgroup_size: int) -> bool:
+        """Whether the invocations of a workgroup load equal numbers of chunks of 16 bytes of either operand."""
+        threads = self.subgroups * subgroup_size
+        return all(b * self.bytes // 16 % threads == 0 for b in (self.bm, self.bn))
+
     def shared_memory(self, unit: Unit) -> int:
         """Bytes of shared memory (``POOL`` of gemm_matrix.glsl), at most: the layout that needs more."""
 
@@ -177,7 +182,7 @@ def choose_unit_tile(rows: int, columns: int, depth: int, batch: int, unit: Unit
     """The cheapest tile and split for ``batch`` products of ``rows x depth`` by ``depth x columns``, or None."""
     best: tuple[float, UnitChoice] | None = None
     for tile in UNIT_TILES:
-        if tile.subgroups * limits.subgroup_size > limits.max_workgroup_invocations:
+        if tile.subgroups * limits.subgroup_size > limits.max_workgroup_invocations or not tile.is_whole(limits.subgroup_size):
             continue
         if tile.shared_memory(unit) > limits.max_shared_memory or tile.wm * tile.wn * unit.parts > MOST_SUMS:
             continue
