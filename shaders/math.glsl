@@ -1,9 +1,10 @@
 // Functions on elements. codegen/functions.py pastes the pieces that a kernel calls; each piece starts with a line "// ---- name".
 // A piece whose name ends in 64 takes the place of the shorter name for 8-byte types.
 //
-// Accuracy: within 4 ulp in fp32 for every argument, special values as in IEEE 754 / C. Nothing here leans on the driver's own
-// transcendental functions (Vulkan allows them 2^-11 in places) nor on fma() being fused: constants that cancel have few enough
-// bits for their products to be exact. Polynomials are minimax fits of the function on the range that is written beside them.
+// Accuracy: within 4 ulp in fp32 for every argument, special values as in IEEE 754 / C. Nothing here but ov_exp_half leans on the
+// driver's own transcendental functions (Vulkan allows them 2^-11 in places), nothing on fma() being fused: constants that cancel
+// have few enough bits for their products to be exact. Polynomials are minimax fits of the function on the range that is written
+// beside them.
 
 // ---- bf16_bits
 // Round to nearest even; NaN stays a quiet NaN.
@@ -55,6 +56,9 @@ float ov_exp(float x) {
     float p = fma(fma(fma(fma(0.0013950512511655688, r, 0.00836890283972025), r, 0.04166620597243309), r, 0.166665181517601), r, 0.5);
     return ov_scale(1.0 + fma(r * r, p, r), int(n));
 }
+// ---- ov_exp_half
+// For results of 11 bits and fewer: the driver's, which is right to 3 + 2 |x| ulp.
+float ov_exp_half(float x) { return ov_isnan(x) ? x : exp(x); }
 // ---- ov_log
 // x = 2^k m with m in [sqrt(1/2), sqrt(2)); log(m) = f - f^2/2 + f^3 p(f) with f = m - 1.
 float ov_log(float x) {

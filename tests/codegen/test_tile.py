@@ -81,6 +81,12 @@ def test_two_transposes_and_a_slice():
     check(b, [b.map("min", t, u)], {"x": data(x.shape, DType.F16), "y": data(y.shape, DType.F16)})
 
 
+def test_more_tiles_than_a_direction_of_the_grid_has():
+    b = Builder()
+    x = b.input("x", DType.U8, (65600, 8, 9))
+    check(b, [b.transpose(x, [0, 2, 1])], {"x": data(x.shape, DType.U8)})
+
+
 def test_padding_after_a_transpose():
     b = Builder()
     x = b.input("x", DType.F32, (130, 140))

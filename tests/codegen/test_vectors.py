@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx_vulkan.codegen.loop import VECTOR_COUNT
+from onnx_vulkan.codegen.vector import VECTOR_COUNT
 from onnx_vulkan.dims import symbol
 from onnx_vulkan.dtypes import FLOATS, NUMERIC, DType
 from onnx_vulkan.program.builder import Builder
@@ -155,6 +155,8 @@ def softmax(b, x, axes):
         ((2, 8192 + 8), [1]),
         ((2, 40000), [1]),
         ((2, 3000, 3), [1]),
+        ((40, 100, 4), [1]),
+        ((9000, 16), [1]),
         ((1, 1), [1]),
     ],
 )

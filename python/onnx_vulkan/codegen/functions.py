@@ -56,6 +56,8 @@ _FLOAT = {
     "mod": "ov_mod({0}, {1})",
     "fmod": "ov_fmod({0}, {1})",
 }
+_HALF = {"exp": "ov_exp_half({0})"}
+"""Where fewer bits than float32's are kept of a result."""
 _INT = {
     "neg": "(-{0})",
     "abs": "({0} < T(0) ? -({0}) : {0})",
@@ -148,7 +150,7 @@ def _template(fn: str, dtype: DType) -> str:
     elif fn in _COMPARE:
         text = _COMPARE[fn]
     elif dtype in FLOATS:
-        text = _FLOAT[fn]
+        text = _HALF.get(fn, _FLOAT[fn]) if dtype.size == 2 else _FLOAT[fn]
     else:
         text = _INT[fn] if dtype.is_signed or fn not in _UNSIGNED else _UNSIGNED[fn]
     text = re.sub(r"\bT\(", f"{GLSL_TYPES[dtype].compute}(", text).replace("WIDTH", f"{dtype.size * 8}u")

@@ -14,15 +14,12 @@ from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, chos
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.render import Renderer
 from onnx_vulkan.codegen.tile import Crossing, find_crossing
-from onnx_vulkan.codegen.vector import vector_width
+from onnx_vulkan.codegen.vector import VECTOR_COUNT, vector_width
 from onnx_vulkan.codegen.walk import Walk
 from onnx_vulkan.dims import product
 from onnx_vulkan.program.ir import Instr, Value
 
 __all__ = ["LoopStep", "loop_step"]
-
-VECTOR_COUNT = 128 * 1024
-"""Elements from which on vectors pay: with fewer, more invocations hide more of the memory's latency."""
 
 
 @dataclass(frozen=True, eq=False)

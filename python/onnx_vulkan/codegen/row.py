@@ -21,7 +21,7 @@ from onnx_vulkan.codegen.meet import Meeting, combine, initial, replaces
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.render import Renderer
 from onnx_vulkan.codegen.types import GLSL_TYPES, pack, wrap
-from onnx_vulkan.codegen.vector import vector_width
+from onnx_vulkan.codegen.vector import VECTOR_COUNT, vector_width
 from onnx_vulkan.codegen.walk import Walk, place_runs
 from onnx_vulkan.dims import Extent, ceil_div, product
 from onnx_vulkan.dtypes import DType
@@ -41,8 +41,8 @@ LOADED_ELEMENTS = 8
 SMALL_GRID = 256 * 1024
 """Invocations below which a device of our size is not full; rows then get more lanes."""
 
-ROWS_TOGETHER = 32
-"""Neighbouring rows that a workgroup walks where columns are strided: they make full memory transactions."""
+LINE_BYTES = 128
+"""What a workgroup walks of neighbouring rows where columns are strided: whole lines of memory."""
 
 LOCAL = "gl_LocalInvocationID.x"
 SHUFFLES = ("GL_KHR_shader_subgroup_basic", "GL_KHR_shader_subgroup_shuffle")
@@ -205,7 +205,8 @@ class _SplitStep:
     def launches(self, at: At, limits: Limits) -> list[Launch]:
         """Two launches for few long rows."""
         rows, cols = at(self.whole.rows), at(self.whole.cols)
-        if cols < 16 * PIECES or rows * cols < 64 * 1024 or rows * 32 > SMALL_GRID // 4:
+        invocations = rows * (8 if self.whole.row_fast else 32)
+        if cols < 16 * PIECES or rows * cols < 64 * 1024 or invocations > SMALL_GRID // 4:
             return self.whole.launches(at, limits)
         if self._split is None:
             self._split = self._steps()
@@ -251,8 +252,8 @@ class _RowStep:
         steps = [a.coefficient(probe.names[i]) for a in walked for i in [i for i in axes if space[i] != 1][-1:]]
         self.row_fast = bool(self.runs[1]) and 1 not in [c for c in steps if c != 0]
         self.label, self.reads, self.writes = group.label, tuple(probe.r.reads), group.outputs
-        moved = (*self.reads, *(v for v in group.outputs if v.shape == space))
-        self.vector = vector_width(v.dtype for v in moved) if self.runs[1] and not self.row_fast and moved else 1
+        self.moved = (*self.reads, *(v for v in group.outputs if v.shape == space))
+        self.vector = vector_width(v.dtype for v in self.moved) if self.runs[1] and not self.row_fast and self.moved else 1
         self._texts: dict[_Form, tuple[Kernel, Walk]] = {}
 
     def text(self, form: _Form) -> tuple[Kernel, Walk]:
@@ -311,8 +312,8 @@ class _RowStep:
         if self.pieces is not None:
             cols = -(-cols // PIECES)
         subgroups = {"subgroup_shuffle", "full_subgroups"} <= limits.features and not self.row_fast
-        width = self._width(at, cols)
-        size, lanes = self._shape(rows, cols, width, limits)
+        width = self._width(at, rows, cols)
+        size, lanes = self._shape(at, rows, cols, width, limits)
         items = _few(-(-cols // (width * lanes)))
         again = len(self.group.reduces) > 1 or any(v.shape == self.group.space for v in self.group.outputs)
         form = _Form(self.pieces is None and again, width, subgroups, self.pieces)
@@ -323,27 +324,37 @@ class _RowStep:
         x, y, _ = grid_of(workgroups(self.rows, size // lanes))
         return [Launch(kernel, Variant((size, lanes, items), (x, y, 1 if self.pieces is None else PIECES)))]
 
-    def _width(self, at: At, cols: int) -> int:
-        if self.vector == 1 or cols < 8 * self.vector:
+    def _width(self, at: At, rows: int, cols: int) -> int:
+        # few elements hide the memory's latency better with more invocations
+        least = self.vector if rows * cols >= VECTOR_COUNT else 8 * self.vector
+        if self.vector == 1 or cols < least:
             return 1
         _, walk = self.text(_Form(self.pieces is None, self.vector, False, self.pieces))
         return self.vector if walk.suits(at) else 1
 
-    def _shape(self, rows: int, cols: int, width: int, limits: Limits) -> tuple[int, int]:
+    def _shape(self, at: At, rows: int, cols: int, width: int, limits: Limits) -> tuple[int, int]:
         """Invocations of a workgroup, and how many of them share a row."""
         most = limits.max_workgroup_invocations
+        usual = min(256, most)
         lanes = 1
         if self.row_fast:
-            few = min(256, most) // ROWS_TOGETHER
-            while lanes * ROWS_TOGETHER < most and (
-                (lanes < few and lanes * 4 < cols and rows * lanes < SMALL_GRID // 4)
-                or lanes * KEPT_ELEMENTS < cols <= most // ROWS_TOGETHER * KEPT_ELEMENTS
-            ):
+            # neighbouring rows, as many as make a whole line
+            line = LINE_BYTES // max(v.dtype.size for v in self.moved)
+            inner = at(product(self.group.space[i] for i in self.runs[0][-1])) if self.runs[0] else 1
+            together = min(line, 1 << max(inner - 1, 0).bit_length(), usual)
+            while lanes * 4 < cols and together * lanes < usual and (rows * lanes < SMALL_GRID // 4 or lanes * 16 < cols):
                 lanes *= 2
-            return ROWS_TOGETHER * lanes, lanes
-        most = min(256, most) if rows * 256 >= SMALL_GRID or cols < 4096 else min(1024, most)
-        beyond = 16 if rows * cols >= 16 * SMALL_GRID else 8  # across subgroups lanes meet at a barrier
-        while lanes < most and lanes * max(2 if lanes < limits.subgroup_size else beyond, width) < cols:
+            while lanes * KEPT_ELEMENTS < cols <= most // together * KEPT_ELEMENTS:
+                lanes *= 2
+            return together * lanes, lanes
+        if cols > usual * KEPT_ELEMENTS or (cols >= 4096 and rows * usual < SMALL_GRID):
+            usual = min(1024, most)
+        many = rows * cols >= 16 * SMALL_GRID
+        while lanes < usual:
+            # across subgroups lanes meet at a barrier
+            each = (4 if many else 2) if lanes < limits.subgroup_size else (16 if many else 8)
+            if lanes * max(each, width) >= cols:
+                break
             lanes *= 2
         return max(lanes, min(256, most), limits.subgroup_size), lanes
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from onnx_vulkan.codegen import vector
 from onnx_vulkan.codegen.index import Lin, linearize
-from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, chosen_by_step, grid_of, is_multiple
+from onnx_vulkan.codegen.kernel import MAX_GRID, At, Kernel, Launch, Limits, Variant, chosen_by_step, grid_of, is_multiple
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.render import Renderer
 from onnx_vulkan.codegen.types import GLSL_TYPES, unpack
@@ -146,16 +146,21 @@ class Crossing:
         body = "\n".join(
             [
                 "layout(local_size_x_id = 0) in;",
+                "layout(constant_id = 1) const bool FOLDED = false;  // the grid's directions are not those of the tiles",
                 f"const uint ITEMS = {side * SIDE}u / gl_WorkGroupSize.x;",
                 *shared,
                 "",
                 "void main() {",
-                "    int tile = int(gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x);",
-                f"    if (tile >= {params.word(tiles_a * tiles_b * self.extent_outer)}) return;",
-                f"    int rest = divide(tile, {params.divisor(tiles_b)});",
-                f"    int outer = divide(rest, {params.divisor(tiles_a)});",
-                f"    int first_b = (tile - rest * {params.word(tiles_b)}) * {side};",
-                f"    int first_a = (rest - outer * {params.word(tiles_a)}) * {side};",
+                "    int tile_b = int(gl_WorkGroupID.x), tile_a = int(gl_WorkGroupID.y), outer = int(gl_WorkGroupID.z);",
+                "    if (FOLDED) {",
+                "        int tile = tile_a * int(gl_NumWorkGroups.x) + tile_b;",
+                f"        if (tile >= {params.word(tiles_a * tiles_b * self.extent_outer)}) return;",
+                f"        int rest = divide(tile, {params.divisor(tiles_b)});",
+                f"        outer = divide(rest, {params.divisor(tiles_a)});",
+                f"        tile_b = tile - rest * {params.word(tiles_b)};",
+                f"        tile_a = rest - outer * {params.word(tiles_a)};",
+                "    }",
+                f"    int first_a = tile_a * {side}, first_b = tile_b * {side};",
                 *("    " + line for line in setup[:placed]),
                 "    [[unroll]] for (int n = 0; n < int(ITEMS); n++) {",
                 f"        int in_a = {across}, in_b = {along};",
@@ -182,4 +187,8 @@ class Crossing:
                 width = 1
         kernel, _, _ = self.text(width)
         tiles_a, tiles_b = self.tiles(width)
-        return [Launch(kernel, Variant((256,), grid_of(tiles_a * tiles_b * self.extent_outer)))]
+        grid = tiles_b, tiles_a, self.extent_outer
+        folded = any(at(e) > MAX_GRID for e in grid)
+        if folded:
+            grid = grid_of(tiles_a * tiles_b * self.extent_outer)
+        return [Launch(kernel, Variant((256, int(folded)), grid))]

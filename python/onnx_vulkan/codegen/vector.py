@@ -1,7 +1,7 @@
 """Vectors: neighbouring elements that one invocation moves together, as 32-bit words in registers.
 
-A vector has *width* elements, enough for accesses of 16 bytes where the widest tensor allows it. In registers it is an array of
-words; ``get`` and ``put`` are the expressions that take element ``k`` out of it and put it in.
+A vector has *width* elements, enough for accesses of 16 bytes where the widest tensor allows it. What is loaded is an array of
+words, from which :func:`get` takes elements; what is stored is an array of elements in their compute type.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from collections.abc import Iterable
 from onnx_vulkan.codegen.types import GLSL_TYPES, pack
 from onnx_vulkan.dtypes import DType
 
-__all__ = ["get", "load", "put", "store", "vector_width", "word_count"]
+__all__ = ["VECTOR_COUNT", "get", "load", "store", "vector_width", "word_count"]
 
 ACCESS_BYTES = 16
 """The widest load and store of a device."""
+
+VECTOR_COUNT = 128 * 1024
+"""Elements from which on vectors pay: with fewer, more invocations hide more of the memory's latency."""
 
 
 def vector_width(dtypes: Iterable[DType]) -> int:
@@ -43,8 +46,34 @@ def load(name: str, dtype: DType, width: int, pointer: str, offset: str) -> list
 
 
 def store(name: str, dtype: DType, width: int, pointer: str, offset: str) -> list[str]:
-    """Statements that store the words *name* at element *offset*, a multiple of the width."""
-    return _moves("STORE_WORDS", name, dtype, width, pointer, offset)
+    """Statements that store the elements *name* at element *offset*, a multiple of the width."""
+    words = word_count(dtype, width)
+    if dtype.size == 8:
+        step, pack_some = 2, f"{{ uvec2 q = {_pair(dtype, name)}; words[w] = q.x; words[w + 1] = q.y; }}"
+    else:
+        step, pack_some = 1, f"words[w] = {_word(dtype, name)};"
+    pack_all = f"[[unroll]] for (int w = 0; w < {words}; w += {step}) {pack_some}"
+    return [f"{{ uint words[{words}];", pack_all, *_moves("STORE_WORDS", "words", dtype, width, pointer, offset), "}"]
+
+
+def _pair(dtype: DType, name: str) -> str:
+    """The two words of an 8-byte element."""
+    value = f"{name}[w / 2]"
+    packed = {DType.F64: f"unpackDouble2x32({value})", DType.U64: f"unpackUint2x32({value})"}
+    return packed.get(dtype, f"uvec2(unpackInt2x32({value}))")
+
+
+def _word(dtype: DType, name: str) -> str:
+    """Word ``w`` of the elements *name*."""
+    if dtype.size == 4:
+        return f"floatBitsToUint({name}[w])" if dtype is DType.F32 else f"uint({name}[w])"
+    each = 4 // dtype.size
+    values = [pack(dtype, f"{name}[w * {each}{f' + {n}' if n else ''}]") for n in range(each)]
+    if dtype is DType.F16:
+        return f"packFloat2x16(f16vec2({', '.join(values)}))"
+    bits = 8 * dtype.size
+    fields = [f"((uint({v}) & {(1 << bits) - 1}u) << {bits * n})" for n, v in enumerate(values)]
+    return " | ".join(fields)
 
 
 def get(dtype: DType, name: str, k: str = "k") -> str:
@@ -68,24 +97,3 @@ def get(dtype: DType, name: str, k: str = "k") -> str:
     signed = f"int({word})" if dtype.is_signed and dtype is not DType.BOOL else word
     field = f"bitfieldExtract({signed}, {bits} * ({k} & {each - 1}), {bits})"
     return f"({field} != 0u)" if compute == "bool" else field
-
-
-def put(dtype: DType, name: str, value: str) -> str:
-    """The statement that puts a compute-type *value* into element ``k`` of the words *name*, which were 0."""
-    if dtype.size == 8:
-        pair = {
-            DType.F64: f"unpackDouble2x32({value})",
-            DType.U64: f"unpackUint2x32({value})",
-            DType.I64: f"uvec2(unpackInt2x32({value}))",
-        }[dtype]
-        return f"{{ uvec2 pair = {pair}; {name}[2 * k] = pair.x; {name}[2 * k + 1] = pair.y; }}"
-    if dtype.size == 4:
-        return f"{name}[k] = {f'floatBitsToUint({value})' if dtype is DType.F32 else f'uint({value})'};"
-    each = 4 // dtype.size
-    bits = 8 * dtype.size
-    stored = pack(dtype, value)
-    if dtype is DType.F16:
-        field = f"packFloat2x16(f16vec2({stored}, float16_t(0)))"
-    else:
-        field = f"(uint({stored}) & {(1 << bits) - 1}u)"
-    return f"{name}[k >> {each.bit_length() - 1}] |= {field} << ({bits} * (k & {each - 1}));"

@@ -126,11 +126,8 @@ class Walk:
                     stores.append(f"{pointer}.v[{at}] = {name}[n];")
                     continue
                 e.scattered |= offset.coefficient("k") != 1
-                words = vector.word_count(out.dtype, e.width)
-                r.emit(f"uint {name}[ITEMS][{words}];", 0)
-                if out.dtype.size < 4:
-                    r.emit(" ".join(f"{name}[n][{w}] = 0u;" for w in range(words)), e.level)
-                r.emit(vector.put(out.dtype, f"{name}[n]", text))
+                r.emit(f"{GLSL_TYPES[out.dtype].compute} {name}[ITEMS][{e.width}];", 0)
+                r.emit(f"{name}[n][k] = {text};")
                 stores += vector.store(f"{name}[n]", out.dtype, e.width, pointer, at)
             then += [f"if (there{condition}) {{", *stores, "}"]
 
