@@ -14,7 +14,6 @@
 //   T4 q_quad(int m, int k, int k_end), k_quad(int n, int k, int k_end), v_quad(int n, int k, int k_end)   as in gemm_tile.glsl
 //   T score(int z, int m, int n, T s)          what becomes of a score
 //   T inverse(T total)                         the factor of a row whose weights add up to total
-//   T4 finished(T4 sums, T scale)              sums of such a row, scaled
 //   void store(int z, int m, int n, int split, T acc)
 const int COLUMNS = 8;  // threads that share a row
 const int THREADS = int(gl_WorkGroupSize.x);
@@ -146,7 +145,7 @@ void weigh(int z, int m0, int n0) {
                     x[e] = n < SIZE_T ? y : -INFINITE;
                 }
                 s[(i * 4 + c) * (TN / 4) + j] = x;
-                own[c] = max(own[c], max(max(x[0], x[1]), max(x[2], x[3])));
+                own[c] = greater(own[c], greater(greater(x[0], x[1]), greater(x[2], x[3])));
             }
         }
         parts[column * (BM / 4) + i * ROWS + row] = own;
@@ -154,7 +153,7 @@ void weigh(int z, int m0, int n0) {
     barrier();
     [[unroll]] for (int i = 0; i < TM / 4; i++) {
         T4 most = parts[i * ROWS + row];
-        [[unroll]] for (int c = 1; c < COLUMNS; c++) most = max(most, parts[c * (BM / 4) + i * ROWS + row]);
+        [[unroll]] for (int c = 1; c < COLUMNS; c++) most = greater(most, parts[c * (BM / 4) + i * ROWS + row]);
         [[unroll]] for (int c = 0; c < 4; c++) {
             T from = base_of(most[c]), scale = weight(highest[i][c] - from);
             T sum = total[i][c] * scale;
@@ -244,7 +243,7 @@ void main() {
         [[unroll]] for (int r = 0; r < 4; r++) {
             T scale = inverse(sums[r]);
             [[unroll]] for (int j = 0; j < TW / 4; j++) {
-                pool[row * PITCH_V + j * COLUMNS + column] = finished(o[(4 * i + r) * (TW / 4) + j], scale);
+                pool[row * PITCH_V + j * COLUMNS + column] = o[(4 * i + r) * (TW / 4) + j] * scale;
             }
             barrier();
             // out through shared memory: stores then run along rows, and their code is there once

@@ -83,8 +83,8 @@ void main() {
         }
         [[unroll]] for (int r = 0; r < ROWS; r++) {
             T4 most = T4(highest[r]);
-            for (int i = 0; i < THREADS / 4; i++) most = max(most, weights[r * (THREADS / 4) + i]);
-            T most_of_all = max(max(most[0], most[1]), max(most[2], most[3]));
+            for (int i = 0; i < THREADS / 4; i++) most = greater(most, weights[r * (THREADS / 4) + i]);
+            T most_of_all = greater(greater(most[0], most[1]), greater(most[2], most[3]));
             T from = base_of(most_of_all), scale = weight(highest[r] - from);
             highest[r] = most_of_all;
             x[r] = weight(x[r] - from);

@@ -15,10 +15,9 @@
 #define SUMS MATRIX(float, BM, WIDTH, gl_MatrixUseAccumulator)
 #define LAYOUT tensorLayoutNV<2, gl_CooperativeMatrixClampModeConstantNV>
 
-float greater(const in float a, const in float b) { return max(a, b); }
 float sum(const in float a, const in float b) { return a + b; }
 
-float greater_of(const in uint row, const in uint column, const in float a, const in float b) { return max(a, b); }
+float greater_of(const in uint row, const in uint column, const in float a, const in float b) { return greater(a, b); }
 
 float scored(const in uint row, const in uint column, const in float s, const in int z, const in int m0, const in int n0) {
     int m = m0 + int(row), n = n0 + int(column);
@@ -35,7 +34,7 @@ float product_of(const in uint row, const in uint column, const in float a, cons
 
 float stored(const in uint row, const in uint column, const in float x, const in float total, const in int z, const in int m0) {
     int m = m0 + int(row), n = int(column);
-    if (m < SIZE_M && n < SIZE_N) store(z, m, n, 0, finished(T4(x), inverse(total)).x);
+    if (m < SIZE_M && n < SIZE_N) store(z, m, n, 0, x * inverse(total));
     return x;
 }
 

@@ -3,7 +3,7 @@
 //
 // The includer has included attention_weight.glsl and defined: T, T4, SIZE (rows of all of the batch times SIZE_N), SIZE_N, and
 //   T sums(int split, int row, int n), T highest(int split, int row), T total(int split, int row)
-//   T inverse(T total), T4 finished(T4 sums, T scale)       as for attention.glsl
+//   T inverse(T total)       as for attention.glsl
 //   void store(int row, int n, int split, T acc)
 
 layout(local_size_x_id = 0) in;
@@ -14,12 +14,12 @@ void main() {
     if (at >= SIZE) return;
     int row = at / SIZE_N, n = at - row * SIZE_N;
     T most = -INFINITE;
-    for (int i = 0; i < SPLITS; i++) most = max(most, highest(i, row));
+    for (int i = 0; i < SPLITS; i++) most = greater(most, highest(i, row));
     T from = base_of(most), whole = T(0), sum = T(0);
     for (int i = 0; i < SPLITS; i++) {
         T scale = weight(highest(i, row) - from);
         whole += total(i, row) * scale;
         sum += sums(i, row, n) * scale;
     }
-    store(row, n, 0, finished(T4(sum), inverse(whole)).x);
+    store(row, n, 0, sum * inverse(whole));
 }

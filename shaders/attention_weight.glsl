@@ -1,9 +1,21 @@
 // The weight of a score in a softmax. With FAST_WEIGHTS defined it is as good as the device's exp2, which is enough for half floats.
+// With CLEAN defined a row with a NaN among its scores has no weights: NaN is then the highest score, and counted from it all are 0.
 
 #define INFINITE uintBitsToFloat(0x7f800000u)
 
+#ifdef CLEAN
+bool is_nan(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
+float greater(const in float a, const in float b) { return is_nan(a) || a > b ? a : b; }
+#else
+float greater(const in float a, const in float b) { return max(a, b); }
+#endif
+vec4 greater(vec4 a, vec4 b) { return vec4(greater(a.x, b.x), greater(a.y, b.y), greater(a.z, b.z), greater(a.w, b.w)); }
+
 // e^x for x <= 0. As ov_exp in math.glsl, but results below 2^-125 are 0.
 float weight(float x) {
+#ifdef CLEAN
+    if (is_nan(x)) return 0.0;
+#endif
 #ifdef FAST_WEIGHTS
     return exp2(x * 1.44269502);
 #else

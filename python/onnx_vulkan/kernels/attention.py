@@ -16,7 +16,6 @@ from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Step, Variant
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.render import INLINE_OPS, Renderer
 from onnx_vulkan.codegen.row import RowGroup, row_step
-from onnx_vulkan.codegen.view import View
 from onnx_vulkan.dims import Extent, ceil_div, product
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.kernels import Group, family
@@ -105,16 +104,12 @@ def rounded(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
-def _inverse(empty: str) -> str:
-    """GLSL of ``inverse`` and ``finished``, by what becomes of a row without weights."""
-    nothing = {
-        "nan": "total == T(0) && SIZE_T <= 0",
-        "zero": "total == T(0)",
-        "clean": "total == T(0) || ov_isnan(total)",
-    }[empty]
-    finished = "scale == T(0) ? T4(0) : sums * scale" if empty == "clean" else "sums * scale"
-    return f"""T inverse(T total) {{ return {nothing} ? T(0) : T(1) / total; }}
-T4 finished(T4 sums, T scale) {{ return {finished}; }}
+def _weights(empty: str, *, half: bool) -> str:
+    """The GLSL of how weights are made, and ``inverse``, the factor of sums whose weights add up to ``total``."""
+    defines = [name for name, on in (("FAST_WEIGHTS", half), ("CLEAN", empty == "clean")) if on]
+    nothing = "SIZE_T <= 0" if empty == "nan" else "total == T(0)"
+    return f"""{"".join(f"#define {name}" + chr(10) for name in defines)}#include "attention_weight.glsl"
+T inverse(T total) {{ return {nothing} ? T(0) : T(1) / total; }}
 """
 
 
@@ -135,7 +130,8 @@ class AttentionStep:
         def axes(strides: Sequence[Extent]) -> tuple[tuple[Extent, Extent], ...]:
             return tuple(zip(batch, strides, strict=False))
 
-        self.few = FewQueries(group, q, k, v, self.score, _inverse(self.instr.attrs["empty"]), self.is_half(q, k, v))
+        self.weights = _weights(self.instr.attrs["empty"], half=all(x.leaf.dtype in (DType.F16, DType.BF16) for x in (q, k, v)))
+        self.few = FewQueries(group, q, k, v, self.score, self.weights)
         self.q = Matrix(q.leaf, q.offset, axes(q.strides), self.m, q.strides[-2], depth, q.strides[-1])
         self.k = Matrix(k.leaf, k.offset, axes(k.strides), keys, k.strides[-1], depth, k.strides[-2])
         self.v = Matrix(v.leaf, v.offset, axes(v.strides), self.n, v.strides[-1], keys, v.strides[-2])
@@ -147,11 +143,6 @@ class AttentionStep:
         return self.fused.reads
 
     # ------------------------------------------------------------------------------------------------ one kernel
-    @staticmethod
-    def is_half(*views: View) -> bool:
-        """Whether all operands are 16-bit floats."""
-        return all(v.leaf.dtype in (DType.F16, DType.BF16) for v in views)
-
     def score(self, params: Params, axes: Axes) -> tuple[str, tuple[Value, ...]]:
         """The GLSL function of what becomes of a score, its place given by *axes*, and the values that it reads."""
         space = (*self.instr.out.shape[:-1], self.t)
@@ -222,15 +213,13 @@ class AttentionStep:
 #define SIZE_N {params.word(self.n)}
 #define SIZE_D {params.word(self.d)}
 #define SIZE_T {params.word(self.t)}
-{"#define FAST_WEIGHTS" if self.few.fast else ""}
 #include "{shader}_variant.glsl"
-#include "attention_weight.glsl"
 {readers}void begin(int z) {{
     q_begin(z);
     k_begin(z);
     v_begin(z);
 }}
-{score}{_inverse(self.instr.attrs["empty"])}{text}#include "{shader}.glsl"
+{score}{self.weights}{text}#include "{shader}.glsl"
 """
         reads = tuple(dict.fromkeys((*leaves, *masks, *more)))
         return Kernel(self.label, params, body, reads, self.writes, chosen_by_step, extensions)

@@ -37,16 +37,15 @@ Hole = Callable[[Params, Axes], tuple[str, tuple[Value, ...]]]
 
 @dataclass(frozen=True, eq=False)
 class FewQueries:
-    """The kernels for one attention. ``q``, ``k`` and ``v`` are its operands, ``score`` renders a score's steps, ``ending``
-    is the GLSL of ``inverse`` and ``finished``."""
+    """The kernels for one attention. ``q``, ``k`` and ``v`` are its operands, ``score`` renders a score's steps,
+    ``weights`` is the GLSL of how weights are made and of ``inverse``."""
 
     group: Group
     q: View
     k: View
     v: View
     score: Hole
-    ending: str
-    fast: bool
+    weights: str
 
     @cached_property
     def lead(self) -> int:
@@ -108,8 +107,6 @@ class FewQueries:
     def _head(self, params: Params) -> str:
         return f"""{accumulator(params, DType.F32)}#define SIZE_N {params.word(self.group.anchor.out.shape[-1])}
 #define SIZE_T {params.word(self.keys.rows)}
-{"#define FAST_WEIGHTS" if self.fast else ""}
-#include "attention_weight.glsl"
 """
 
     def _kernel(self, scratch: Value | None) -> Kernel:
@@ -118,7 +115,7 @@ class FewQueries:
         if scratch is None:
             text, more = store(self.group, params, Destination(self.axes), None)
             text += """void part(int z, int m, int n, int split, T4 sums, T highest, T total) {
-    T4 y = finished(sums, inverse(total));
+    T4 y = sums * inverse(total);
     for (int c = 0; c < min(4, SIZE_N - n); c++) store(z, m, n + c, 0, y[c]);
 }
 """
@@ -142,7 +139,7 @@ class FewQueries:
     k_begin(z);
     v_begin(z);
 }}
-{score}{self.ending}{text}#include "attention_few.glsl"
+{score}{self.weights}{text}#include "attention_few.glsl"
 """
         reads = tuple(dict.fromkeys((self.q.leaf, self.k.leaf, self.v.leaf, *reads, *more)))
         writes = self.group.outputs if scratch is None else (scratch,)
@@ -169,7 +166,7 @@ class FewQueries:
 T sums(int split, int row, int n) {{ return {place} + n]; }}
 T highest(int split, int row) {{ return {place} + SIZE_N]; }}
 T total(int split, int row) {{ return {place} + SIZE_N + 1]; }}
-{self.ending}{text}#include "attention_merge.glsl"
+{self.weights}{text}#include "attention_merge.glsl"
 """
         return Kernel(f"{self.group.label} (splits)", params, body, (self.scratch, *reads), self.group.outputs, chosen_by_step)
 
