@@ -89,7 +89,7 @@ class _Entry:
 def _sentence(failure: Exception) -> str:
     if isinstance(failure, InvalidInput) and "There is no option" in str(failure):
         return f"left out: {str(failure).split('. ')[0].lower()}."
-    return f"failed: {type(failure).__name__}: {failure}".splitlines()[0][:300]
+    return " ".join(f"failed: {type(failure).__name__}: {failure}".split())[:400]
 
 
 def _warm(run: Callable[[], Any], seconds: float) -> None:
