@@ -38,10 +38,11 @@ const int STAGE = SUMS < 4 ? SUMS : 4;             // how many of them pass thro
 const int F_ROWS = ROWS < 4 ? ROWS : 4;            // rows of F that are loaded at a time
 const int F_QUADS = GRAIN / 4;                     // quads of a row of F that go with a block
 const int TOTALS = STAGE * COLUMN_LANES * 4;
-const int HELPERS = TOTALS < THREADS ? (THREADS / TOTALS < K_LANES ? THREADS / TOTALS : K_LANES) : 1;  // threads that add up a total
+const int IDLE = THREADS / TOTALS < 8 ? THREADS / TOTALS : 8;
+const int HELPERS = IDLE < 1 ? 1 : (IDLE < K_LANES ? IDLE : K_LANES);  // threads that add up a total
 
 // The lanes along K of a warp: neighbours are neighbours in memory, further ones have other columns and share their part of F.
-const int K_NEAR = K_LANES < NEAR ? K_LANES : NEAR;
+const int K_NEAR = K_LANES < 8 ? K_LANES : 8;
 
 #ifdef W_RUN
 const int F_POOL = 0;
@@ -219,7 +220,7 @@ void main() {
         [[unroll]] for (int s = 0; s < STAGE; s++) pool[(s * K_LANES + k_lane) * COLUMN_LANES + column] = acc[s0 + s];
         barrier();
         if (HELPERS > 1) {
-            if (thread < HELPERS * TOTALS) partial[thread % HELPERS * TOTALS + thread / HELPERS] = share_of_total(thread / HELPERS, thread % HELPERS);
+            if (thread < HELPERS * TOTALS) partial[thread] = share_of_total(thread % TOTALS, thread / TOTALS);
             barrier();
         }
         // n runs along the columns of the tile

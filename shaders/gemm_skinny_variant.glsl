@@ -10,7 +10,6 @@ layout(constant_id = 6) const int F_MODE = 0;  // the same bits
 layout(constant_id = 7) const int UNROLLED = 1;  // blocks of W that a thread takes at a time
 layout(constant_id = 8) const int PIPELINE = 0;  // bit 0: W of the next step is on its way meanwhile; bit 1: F goes through shared memory
 layout(constant_id = 9) const int WHOLE = 0;     // 1 where K is whole steps
-layout(constant_id = 10) const int NEAR = 8;
 
 const bool W_ALONG_K = (W_MODE & 1) == 0;
 const bool W_VECTOR = (W_MODE & 2) != 0;

@@ -14,12 +14,14 @@ from onnx_vulkan.codegen.view import View
 from onnx_vulkan.dims import Extent, ceil_div, product
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.kernels import Group, family
-from onnx_vulkan.kernels.gemv import is_skinny, skinny_kernel, skinny_launch
+from onnx_vulkan.kernels.gemv import Skinny, is_skinny
 from onnx_vulkan.kernels.operand import Computed, Matrix, Operand, accumulator
 from onnx_vulkan.kernels.product import Destination, Sizes, TiledStep, chosen_by_step, refusal
 from onnx_vulkan.program.ir import Value
 
 __all__ = ["ContractStep", "contract_step"]
+
+ON_MATRICES = " on matrix units"
 
 
 class ContractStep(TiledStep):
@@ -30,6 +32,10 @@ class ContractStep(TiledStep):
             group, sizes, to, (*a.leaves, *b.leaves), self._readers, lambda at, bk, unit: (a.mode(at, unit), b.mode(at, unit))
         )
         self.a, self.b = a, b
+        self.skinny = {
+            "few rows": Skinny(group, sizes, a, b, to, few_rows=True),
+            "few columns": Skinny(group, sizes, a, b, to, few_rows=False),
+        }
         self.scales = tuple(Value(DType.F32, (sizes.z * rows,), f"scales of {name}") for name, rows in self._sides())
 
     def _sides(self) -> list[tuple[str, Extent]]:
@@ -83,19 +89,25 @@ void begin(int z) {{
     def _render(self, kind: str, scratch: Value | None) -> Kernel:
         if kind.startswith("scale "):
             return self._scale_kernel("ab".index(kind[-1]))
-        if kind not in ("few rows", "few columns"):
+        skinny = self.skinny.get(kind.removesuffix(ON_MATRICES))
+        if skinny is None:
             return super()._render(kind, scratch)
-        return skinny_kernel(self.group, self.sizes, self.a, self.b, self.to, scratch, few_rows=kind == "few rows")
+        return skinny.kernel(scratch, matrices=kind.endswith(ON_MATRICES))
 
     def launches(self, at: At, limits: Limits) -> list[Launch]:
         """In tiles, or by the skinny kernel: with few rows most of a tile would multiply rows that are not there, and the product
         is bound by reading the wide operand anyway."""
         m, n = at(self.sizes.m), at(self.sizes.n)
-        if not is_skinny(m, n, limits):
+        kind = "few rows" if m <= n else "few columns"
+        skinny = self.skinny[kind]
+        if skinny.suits_matrices(at, limits):
+            kind += ON_MATRICES
+            variant, splits = skinny.matrix_variant(at, limits)
+        elif is_skinny(m, n, limits):
+            variant, splits = skinny.variant(at, limits, self.item)
+        else:
             return super().launches(at, limits)
-        kind, few, wide = ("few rows", self.a, self.b) if m <= n else ("few columns", self.b, self.a)
-        launch, splits = skinny_launch(lambda split: self.kernel(kind, split=split), self.sizes, few, wide, at, limits, self.item)
-        return self.with_sum(launch, splits, limits)
+        return self.with_sum(Launch(self.kernel(kind, split=splits > 1), variant), splits, limits)
 
 
 @family("contract", refusal, views=frozenset({0, 1}), computed=frozenset({1}), epilogue=True)

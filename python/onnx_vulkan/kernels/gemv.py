@@ -1,22 +1,37 @@
-"""Products with few rows or few columns: the other operand is streamed once (``gemm_skinny.glsl``)."""
+"""Products with few rows or few columns: the other operand is streamed once (``gemm_skinny.glsl``, on matrix units
+``gemm_skinny_matrix.glsl``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
-from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, grid_of, is_multiple
+from onnx_vulkan.codegen.kernel import At, Kernel, Limits, Variant, grid_of, is_multiple
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.dims import ceil_div
+from onnx_vulkan.dtypes import DType
 from onnx_vulkan.kernels import Group
-from onnx_vulkan.kernels.operand import Operand, accumulator
+from onnx_vulkan.kernels.matrix_units import EXTENSIONS
+from onnx_vulkan.kernels.operand import Matrix, Operand, accumulator
 from onnx_vulkan.kernels.product import Destination, Sizes, chosen_by_step, store
 from onnx_vulkan.kernels.tiles import CORES, MAX_SPLITS, SCRATCH_ELEMENTS, power_of_two
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["SKINNY", "is_skinny", "skinny_kernel", "skinny_launch"]
+__all__ = ["SKINNY", "Skinny", "is_skinny"]
 
 SKINNY = 16
-"""At most this many rows: 16 x 4 sums and a 4 x 4 block of the wide operand fill a thread's registers."""
+"""At most this many rows: 16 x 4 sums and a 4 x 4 block of the wide operand fill a thread's registers, and 16 rows a matrix."""
+
+MATRIX_ROWS = 3
+"""From so many rows on matrix units are faster, though they multiply 16."""
+
+MOST_MATRIX_ROWS = 0
+"""Up to so many rows each workgroup has all of them."""
+
+MATRIX_SHAPES = ((6, 2, 64), (6, 2, 32), (4, 2, 32), (2, 2, 32), (1, 1, 32))
+"""Subgroups of a workgroup, their tiles of 16 columns and steps along K: the first whose shared memory a device has."""
+
+AHEAD_AND_STAGED = 3
+"""The next step's loads on their way meanwhile, the few rows by way of shared memory (``PIPELINE`` of gemm_skinny.glsl)."""
 
 
 def is_skinny(rows: int, columns: int, limits: Limits) -> bool:
@@ -27,65 +42,176 @@ def is_skinny(rows: int, columns: int, limits: Limits) -> bool:
     return min(rows, columns) <= (SKINNY if limits.subgroup_size >= 16 else 4)
 
 
-def skinny_kernel(
-    group: Group, sizes: Sizes, a: Operand, b: Operand, to: Destination, scratch: Value | None, *, few_rows: bool
-) -> Kernel:
-    """The kernel where ``a`` has few rows (*few_rows*) or ``b`` few columns."""
-    params = Params()
-    few, wide = (a, b) if few_rows else (b, a)
-    text, reads = store(group, params, to, scratch, "int z, int m, int n" if few_rows else "int z, int n, int m")
-    body = f"""{accumulator(params, group.anchor.attrs["acc"])}#define SIZE_Z {params.word(sizes.z)}
+@dataclass(frozen=True, slots=True)
+class Skinny:
+    """A product where ``a`` has few rows, or else (not *few_rows*) ``b`` few columns."""
+
+    group: Group
+    sizes: Sizes
+    a: Operand
+    b: Operand
+    to: Destination
+    few_rows: bool
+
+    @property
+    def few(self) -> Operand:
+        """The operand with few rows."""
+        return self.a if self.few_rows else self.b
+
+    @property
+    def wide(self) -> Operand:
+        """The other one."""
+        return self.b if self.few_rows else self.a
+
+    def suits_matrices(self, at: At, limits: Limits) -> bool:
+        """Whether it runs on matrix units: float16 on a device that multiplies it with fp32 sums."""
+        halves = all(isinstance(m, Matrix) and m.leaf.dtype is DType.F16 for m in (self.a, self.b))
+        able = limits.features >= {"coop_f16", "full_subgroups", "subgroup_basic"}
+        return halves and able and MATRIX_ROWS <= at(self.few.rows) <= MOST_MATRIX_ROWS
+
+    def kernel(self, scratch: Value | None, *, matrices: bool) -> Kernel:
+        """The kernel that runs the epilogue, or writes partial sums into *scratch*."""
+        params, few, wide = Params(), self.few, self.wide
+        if matrices:
+            assert isinstance(few, Matrix) and isinstance(wide, Matrix)
+            readers = [m.begin(params, name) + m.bits_function(params, name) for m, name in ((few, "f"), (wide, "w"))]
+        else:
+            readers = [m.functions(params, name) + m.octet_function(params, name) for m, name in ((few, "f"), (wide, "w"))]
+            readers.append(wide.runs(params))
+        shader = "gemm_skinny_matrix" if matrices else "gemm_skinny"
+        arguments = "int z, int m, int n" if self.few_rows else "int z, int n, int m"
+        text, reads = store(self.group, params, self.to, scratch, arguments)
+        body = f"""{accumulator(params, self.group.anchor.attrs["acc"])}#define SIZE_Z {params.word(self.sizes.z)}
 #define SIZE_R {params.word(few.rows)}
 #define SIZE_W {params.word(wide.rows)}
-#define SIZE_K {params.word(sizes.k)}
-#include "gemm_skinny_variant.glsl"
-{few.functions(params, "f")}{few.octet_function(params, "f")}{wide.functions(params, "w")}{wide.octet_function(params, "w")}
-{wide.runs(params)}
+#define SIZE_K {params.word(self.sizes.k)}
+#include "{shader}_variant.glsl"
+{"".join(readers)}
 void begin(int z) {{
     f_begin(z);
     w_begin(z);
 }}
-{text}#include "gemm_skinny.glsl"
+{text}#include "{shader}.glsl"
 """
-    reads = tuple(dict.fromkeys((*a.leaves, *b.leaves, *reads)))
-    writes = group.outputs if scratch is None else (scratch,)
-    return Kernel(group.label, params, body, reads, writes, chosen_by_step)
+        reads = tuple(dict.fromkeys((*self.a.leaves, *self.b.leaves, *reads)))
+        writes = self.group.outputs if scratch is None else (scratch,)
+        kernel = Kernel(self.group.label, params, body, reads, writes, chosen_by_step)
+        if matrices:
+            kernel.extensions = EXTENSIONS
+            kernel.full_subgroups = True
+        return kernel
+
+    def matrix_variant(self, at: At, limits: Limits) -> tuple[Variant, int]:
+        """The variant on matrix units, and its number of splits."""
+        few, wide, size = self.few, self.wide, limits.subgroup_size
+        rows, columns, depth, batch = at(few.rows), at(wide.rows), at(self.sizes.k), at(self.sizes.z)
+        room = min(limits.max_workgroup_invocations // size, 32)
+        row_tiles = power_of_two(-(-rows // 16))
+        shapes = [s for s in MATRIX_SHAPES if s[0] <= room and _matrix_memory(row_tiles, *s) <= limits.max_shared_memory]
+        subgroups, tiles, step = shapes[0]
+        if batch * -(-columns // (16 * tiles)) < CORES // 2:
+            tiles = 1
+        groups = batch * -(-columns // (16 * tiles))
+        splits = 1
+        while (
+            splits < MAX_SPLITS
+            and groups * splits < CORES // 2
+            and depth >= 4 * step * subgroups * splits
+            and 2 * splits * batch * rows * columns <= SCRATCH_ELEMENTS
+        ):
+            splits *= 2
+        modes = (m.mode(at) | m.octets(at) << 2 for m in (wide, few))
+        whole = is_multiple(at, self.sizes.k, step * splits)
+        spec = (size * subgroups, size, subgroups, tiles, row_tiles, step, splits, *modes, int(whole))
+        return Variant(spec, grid_of(ceil_div(wide.rows, 16 * tiles) * self.sizes.z * splits)), splits
+
+    def variant(self, at: At, limits: Limits, item: int) -> tuple[Variant, int]:
+        """The variant without matrix units, and its number of splits. Sums are of *item* bytes."""
+        few, wide = self.few, self.wide
+        rows, columns, depth, batch = at(few.rows), at(wide.rows), at(self.sizes.k), at(self.sizes.z)
+        mode = wide.mode(at) | wide.octets(at) << 2
+        shape = _shape(power_of_two(rows), mode, wide.grain, item, depth, limits)
+        threads, lanes = shape.threads, shape.lanes
+        # narrower tiles of columns where there would be fewer workgroups than cores
+        while (
+            lanes < threads // (2 if mode & 1 else 1)
+            and depth >= 2 * shape.grain * lanes
+            and batch * -(-columns // shape.columns(lanes)) < CORES
+        ):
+            lanes *= 2
+        width = shape.columns(lanes)
+        groups = batch * -(-columns // width)
+        splits = 1
+        while (
+            splits < MAX_SPLITS
+            and groups * splits < CORES // 2
+            and depth >= 16 * shape.grain * lanes * splits
+            and 2 * splits * batch * rows * columns <= SCRATCH_ELEMENTS
+        ):
+            splits *= 2
+        few_mode = few.mode(at) | few.octets(at) << 2
+        if few_mode & 1 and (rows < 4 or wide.grain > 4):
+            few_mode = 0  # too few rows for a quad of them
+        unrolled = shape.unrolled if depth >= shape.unrolled * shape.grain * lanes * splits else 1
+        whole = is_multiple(at, self.sizes.k, shape.grain * lanes * splits * unrolled)
+        modes = mode, few_mode, unrolled, AHEAD_AND_STAGED * shape.staged, int(whole)
+        spec = (threads, threads, power_of_two(rows), lanes, splits, *modes)
+        return Variant(spec, grid_of(ceil_div(wide.rows, width) * self.sizes.z * splits)), splits
 
 
-def skinny_launch(
-    kernel: Callable[[bool], Kernel], sizes: Sizes, few: Operand, wide: Operand, at: At, limits: Limits, item: int
-) -> tuple[Launch, int]:
-    """The launch and its number of splits; ``kernel(split)`` gives the kernel.
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How the threads of a workgroup lie (``gemm_skinny.glsl``): a block of *grain* elements along K and *width* columns each."""
 
-    More lanes along K make narrower column tiles and so more workgroups: four a core keep enough loads on their way (H200, 1 to 4
-    rows). At 4 column lanes, 64 bytes of fp32 a row where the columns are contiguous, memory is still read in whole sectors. Only
-    where that is not enough K is split, since adding the parts costs a second launch.
+    threads: int
+    lanes: int
+    grain: int
+    width: int
+    unrolled: int = 1
+    staged: bool = False
+
+    def columns(self, lanes: int) -> int:
+        """The columns of a workgroup with so many lanes along K."""
+        return self.threads // lanes * self.width
+
+
+def _shape(rows: int, mode: int, run: int, item: int, depth: int, limits: Limits) -> _Shape:
+    """The workgroup for a power of two of *rows*, from measurements on an H200 with K and N of 4096.
+
+    At 4 column lanes, 64 bytes a row of W where columns are contiguous, memory is still read in whole sectors. *run* is the
+    operand's grain, more than 4 where it is packed.
     """
-    rows, columns, depth, batch = at(few.rows), at(wide.rows), at(sizes.k), at(sizes.z)
-    threads = min(128 if item > 4 or rows >= 8 else 256, limits.max_workgroup_invocations)
-    mode = wide.mode(at) | wide.octets(at) << 2
-    along_k = not mode & 1
-    # elements along K, and columns, of a thread's block
-    grain, width = wide.grain, 4
-    if mode & 4:
+    octets, along_k, vector = bool(mode & 4), not mode & 1, bool(mode & 2)
+    threads, column_lanes, staged = 256, 4, False
+    if item > 4 or (run > 4 and rows >= 8):
+        threads = 128
+    elif run > 4:
+        pass
+    elif not vector:
+        threads, column_lanes = 512, 4 if along_k and rows == 1 else 8
+    elif rows > 8 and not octets:
+        threads, column_lanes, staged = 512, 8, True
+    elif rows == 1 or (octets and not along_k and rows <= 4):
+        threads = 512
+    grain, width = run, 4
+    if octets:
         grain, width = (8, 4) if along_k else (4, 8)
-    lanes = min(power_of_two(-(-depth // grain)), 16) if along_k else 8
-    # every lane has at least two blocks of K
-    while lanes < threads // 4 and depth >= 4 * grain * lanes and batch * -(-columns // (threads // lanes * width)) < 4 * CORES:
-        lanes *= 2
-    groups = batch * -(-columns // (threads // lanes * width))
-    splits = 1
-    while (
-        splits < MAX_SPLITS
-        and groups * splits < CORES
-        and depth >= 64 * lanes * splits
-        and 2 * splits * batch * rows * columns <= SCRATCH_ELEMENTS
+    sums = min(rows * width // 4, 4) * 4 * item
+    most = min(limits.max_workgroup_invocations, 512 if limits.subgroup_size >= 16 else 256)
+    # room for sums in shared memory, and at least two blocks of K a lane
+    while threads > 128 and (
+        threads > most or threads * (sums + item) > limits.max_shared_memory or depth < 2 * grain * threads // column_lanes
     ):
-        splits *= 2
-    few_mode = few.mode(at) | few.octets(at) << 2
-    if few_mode & 1 and (rows < 4 or wide.grain > 4):
-        few_mode = 0  # too few rows for a quad of them
-    whole = is_multiple(at, sizes.k, grain * lanes * splits)
-    spec = (threads, threads, power_of_two(rows), lanes, splits, mode, few_mode, 1, 0, int(whole))
-    grid = ceil_div(wide.rows, threads // lanes * width) * sizes.z * splits
-    return Launch(kernel(splits > 1), Variant(spec, grid_of(grid))), splits
+        threads //= 2
+    lanes = threads // column_lanes
+    while lanes > 8 and depth < grain * lanes:
+        lanes //= 2
+    staged = staged and 2 * rows * lanes * grain * item <= limits.max_shared_memory
+    unrolled = 2 if octets and limits.subgroup_size >= 16 else 1
+    return _Shape(threads, lanes, grain, width, unrolled, staged)
+
+
+def _matrix_memory(row_tiles: int, subgroups: int, tiles: int, step: int) -> int:
+    """The most bytes of shared memory that gemm_skinny_matrix.glsl takes."""
+    wide, few = (max(16 * n * (step // 8 + 1), step * (2 * n + 1)) for n in (tiles, row_tiles))
+    return subgroups * max(wide + few, 64 * tiles) * 16

@@ -230,19 +230,43 @@ uvec4 {name}_chunk(int row, int k, int k_end) {{
     def octet_function(self, params: Params, name: str) -> str:
         if self.leaf.dtype not in (DType.F16, DType.BF16):
             return no_octets(name)
-        rows, depth = params.word(self.rows), params.word(self.depth)
         pair = "vec2(unpackFloat2x16(x))" if self.leaf.dtype is DType.F16 else "uintBitsToFloat(uvec2(x << 16, x & 0xFFFF0000u))"
+        return f"""{self._octet_load(params, name)}vec2 {name}_pair(uint x) {{ return {pair}; }}
+T4[2] {name}_octet(int row, int k, int k_end) {{
+    uvec4 x = {name}_octet_bits(row, k, k_end);
+    return T4[2](T4({name}_pair(x[0]), {name}_pair(x[1])), T4({name}_pair(x[2]), {name}_pair(x[3])));
+}}
+"""
+
+    def bits_function(self, params: Params, name: str) -> str:
+        """The GLSL of ``uvec4 {name}_bits(int row, int k, int k_end)``, 8 elements of float16 as they lie in memory."""
+        upper, rows, depth = name.upper(), params.word(self.rows), params.word(self.depth)
+        return f"""{self._octet_load(params, name)}uvec4 {name}_bits(int row, int k, int k_end) {{
+    if ({upper}_OCTET) return {name}_octet_bits(row, k, k_end);
+    float16_t x[8];
+    [[unroll]] for (int c = 0; c < 8; c++) {{
+        int c_row = min({upper}_ALONG_K ? row : row + c, {rows} - 1);
+        int c_k = {upper}_ALONG_K ? k + c : k;
+        float16_t h = {params.read(self.leaf)}.v[{self._element(params, name, "c_row", f"min(c_k, {depth} - 1)")}];
+        x[c] = c_k < k_end ? h : float16_t(0);
+    }}
+    uvec4 bits;
+    [[unroll]] for (int c = 0; c < 4; c++) bits[c] = packFloat2x16(f16vec2(x[2 * c], x[2 * c + 1]));
+    return bits;
+}}
+"""
+
+    def _octet_load(self, params: Params, name: str) -> str:
+        """The GLSL of ``uvec4 {name}_octet_bits(int row, int k, int k_end)``, one load of 16 bytes."""
+        upper, rows, depth = name.upper(), params.word(self.rows), params.word(self.depth)
         return f"""layout(buffer_reference, scalar, buffer_reference_align = 16) readonly restrict buffer {name}_Octets {{
     uvec4 v[];
 }};
-vec2 {name}_pair(uint x) {{ return {pair}; }}
-T4[2] {name}_octet(int row, int k, int k_end) {{
-    int row0 = min(row, {rows} - ({name.upper()}_ALONG_K ? 1 : 8));
-    int k0 = K_WHOLE ? k : min(k, {depth} - ({name.upper()}_ALONG_K ? 8 : 1));
-    int at = {self._element(params, name, "row0", "k0")};
-    uvec4 x = {name}_Octets({params.read(self.leaf)}).v[at >> 3];
-    if (!K_WHOLE && k >= k_end) x = uvec4(0);
-    return T4[2](T4({name}_pair(x[0]), {name}_pair(x[1])), T4({name}_pair(x[2]), {name}_pair(x[3])));
+uvec4 {name}_octet_bits(int row, int k, int k_end) {{
+    int first_row = min(row, {rows} - ({upper}_ALONG_K ? 1 : 8));
+    int first_k = K_WHOLE ? k : min(k, {depth} - ({upper}_ALONG_K ? 8 : 1));
+    uvec4 x = {name}_Octets({params.read(self.leaf)}).v[{self._element(params, name, "first_row", "first_k")} >> 3];
+    return K_WHOLE || k < k_end ? x : uvec4(0);
 }}
 """
 
