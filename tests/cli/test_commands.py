@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from onnx_vulkan.cli import app
+from onnx_vulkan.errors import InvalidInput
 from typer.testing import CliRunner
 
 runner = CliRunner()
@@ -297,6 +298,17 @@ def test_standalone_for_real(good: Path) -> None:
     assert code == 0, err
     entry = data["backends"]["standalone"]
     assert entry["dispatches"] > 0 and entry["max_tolerance_ratio"] <= 1 and data["device"]
+
+
+def test_provider_options(good: Path) -> None:
+    """They reach the engine; a wrong value is an error that names the right ones."""
+    code, data, err = call(
+        "run", good, "--dim", "batch=3", "--backend", "standalone", "--runs", 1, "--option", "precision=fp32_split"
+    )
+    assert code == 0 and data["within_tolerance"], err
+    for command in (("inspect",), ("run", "--dim", "batch=3"), ("profile", "--dim", "batch=3")):
+        with pytest.raises(InvalidInput, match="'precision' is 'half'; it has to be strict or fast or fp32_split"):
+            call(command[0], good, *command[1:], "--option", "precision=half")
 
 
 def test_a_loop_runs_partly(loop: Path) -> None:

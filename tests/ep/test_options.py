@@ -13,10 +13,18 @@ from onnxruntime_ep_vulkan.options import provider_options
 
 def test_options_arrive(stub: StubEngine) -> None:
     vulkan_session(
-        chain(), {"compile_ahead": "off", "contexts": 3, "runtime_dims": "past=1024, total=2048", "release_arena": "1"}
+        chain(),
+        {
+            "precision": "fast",
+            "compile_ahead": "off",
+            "contexts": 3,
+            "runtime_dims": "past=1024, total=2048",
+            "release_arena": "1",
+        },
     )
+    dims = {"past": 1024, "total": 2048}
     assert stub.options == [
-        Options(compile_ahead="off", contexts=3, release_arena=True, island="keep", runtime_dims={"past": 1024, "total": 2048})
+        Options(precision="fast", compile_ahead="off", contexts=3, release_arena=True, island="keep", runtime_dims=dims)
     ]
 
 
@@ -25,9 +33,20 @@ def test_misspelt_option_names_the_known_ones(stub: StubEngine) -> None:
         vulkan_session(chain(), {"Precision": "fast"})
 
 
+def test_wrong_value_names_the_choices(stub: StubEngine) -> None:
+    with pytest.raises(Exception, match="'precision' is 'half'; it has to be strict or fast or fp32_split"):
+        vulkan_session(chain(), {"precision": "half"})
+    with pytest.raises(InvalidInput, match="'precision' is 'half'; it has to be strict or fast or fp32_split"):
+        Options(precision="half")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="'island' is 'off'; it has to be auto or keep"):
+        Options(island="off")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("key", "text"),
     [
+        ("precision", "fp16"),
+        ("precision", "Strict"),
         ("compile_ahead", "maybe"),
         ("contexts", "many"),
         ("release_arena", "maybe"),

@@ -54,8 +54,9 @@ class Options:
     barrier_everywhere: bool = False
 
     def __post_init__(self) -> None:
-        if self.precision not in typing.get_args(typing.get_type_hints(Options)["precision"]):
-            raise InvalidInput(f"The option 'precision' is {self.precision!r}; it has to be strict, fast or fp32_split.")
+        for name, hint in typing.get_type_hints(Options).items():
+            if typing.get_origin(hint) is Literal:
+                _parse(name, getattr(self, name), hint)
         if self.memory_limit_bytes < 0:
             raise InvalidInput(
                 f"The option 'memory_limit_bytes' is {self.memory_limit_bytes}; it has to be 0 (no limit) or more."
