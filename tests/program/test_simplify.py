@@ -9,6 +9,7 @@ import pytest
 from onnx_vulkan.dims import Scope, symbol
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.engine.structure import optimize
+from onnx_vulkan.fuse import fuse
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.interp import interpret
 from onnx_vulkan.program.simplify import simplify
@@ -212,3 +213,44 @@ def test_outputs_may_be_inputs_constants_and_each_other():
     feeds = {"x": np.arange(6).reshape(2, 3)}
     for got, want in zip(interpret(best, feeds), interpret(program, feeds), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("length", [5, 1])
+def test_heads_that_share_keys_and_values_read_them_where_they_are(length):
+    """As models write it: keys and values of 2 heads are spread over 3 heads each by expand and reshape."""
+    b = Builder()
+    rows = symbol("n")
+    x, past = b.input("x", DType.F32, (2, rows, 6 * 4)), b.input("past", DType.F32, (2, 2, 7, 4))
+    q = b.transpose(b.reshape(x, (2, rows, 6, 4)), [0, 2, 1, 3])
+
+    def shared(v):
+        return b.reshape(b.broadcast(b.reshape(v, (2, 2, 1, 7, 4)), (2, 2, 3, 7, 4)), (2, 6, 7, 4))
+
+    scores = b.contract(q, b.transpose(shared(b.tanh(past)), [0, 1, 3, 2]))
+    scores = b.add(b.mul(scores, b.scalar(0.5, DType.F32)), b.const(weights(1, 1, 1, 7)))
+    e = b.exp(b.sub(scores, b.reduce("max", scores, [3], keepdims=True)))
+    y = b.contract(b.div(e, b.reduce("sum", e, [3], keepdims=True)), shared(past))
+    y = b.reshape(b.transpose(y, [0, 2, 1, 3]), (2, rows, 24))
+    program = b.finish([b.contract(y, b.const(weights(24, 3)))])
+    feeds = {"x": weights(2, length, 24), "past": weights(2, 2, 7, 4)}
+    with Scope({"n": length}):
+        best = optimize(program, {})
+        steps = fuse(best).steps
+    (got,), (want,) = interpret(best, feeds), interpret(program, feeds)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    spread = [v for step in steps for v in step.writes if 3 in v.shape[:-2] and 7 in v.shape]
+    assert not spread, "neither keys nor values are written for each head"
+    assert count(best, "attention") == 1 and len(steps) == 3, [s.label for s in steps]
+
+
+def test_a_batch_axis_of_one_operand_alone_is_split_in_both():
+    b = Builder()
+    x, y = b.input("x", DType.F32, (6, 4, 5)), b.input("y", DType.F32, (3, 1, 5, 2))
+    spread = b.reshape(b.broadcast(y, (3, 2, 5, 2)), (6, 5, 2))
+    program = b.finish([b.contract(x, spread), b.contract(b.transpose(spread, [0, 2, 1]), b.transpose(x, [0, 2, 1]))])
+    with Scope({}):
+        best = optimize(program, {})
+    assert all(i.out.shape[:2] == (3, 2) for i in best.instrs if i.op == "contract")
+    feeds = {"x": weights(6, 4, 5), "y": weights(3, 1, 5, 2)}
+    for got, want in zip(interpret(best, feeds), interpret(program, feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

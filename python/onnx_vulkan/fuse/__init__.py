@@ -116,6 +116,13 @@ class _Fuser:
                     self.store(v)
 
     def costly(self, v: Value, limit: int) -> bool:
+        """Whether *v* costs more than *limit* to compute; a view of what is stored does not."""
+        base, made = v, self.flow.producers.get(v)
+        while base not in self.stored and made is not None and made.op in VIEW_OPS:
+            base = made.inputs[0]
+            made = self.flow.producers.get(base)
+        if base in self.stored:
+            return False
         made = self.flow.producers.get(v)
         return made is not None and made not in self.owner and v.rank > 0 and self.costs[v] > limit
 

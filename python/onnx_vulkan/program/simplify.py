@@ -91,6 +91,10 @@ class _Rebuild(Builder):
             return self.sink_elementwise(instr, xs)
         if instr.op == "reshape":
             return self.sink_transpose_below_reshape(instr, xs[0])
+        if instr.op == "contract":
+            return self.split_batch(instr, xs)
+        if instr.op == "transpose":
+            return self.sink_reshape_below_transpose(instr, xs[0])
         if instr.op == "reduce" and self.made_by(xs[0], "reshape") is not None:
             return self.sink_reshape_below_reduce(instr, xs[0])
         if instr.op in ("reduce", "concat", "pad", "slice", "gather", "scan", "sort", "broadcast"):
@@ -248,6 +252,57 @@ class _Rebuild(Builder):
             at += len(blocks[n][1])
         final = [starts[n] + k for n in range(len(blocks)) for k in range(len(blocks[n][1]))]
         return (self.transpose(flat, final),)
+
+    # ------------------------------------------------------------------------------------------------ products
+    def split_batch(self, instr: Instr, xs: list[Value]) -> tuple[Value, ...] | None:
+        """A product whose operand is spread over a part of a batch axis (keys that several heads share): that axis is split in
+        all operands, so that the operand is read by strides and never written out."""
+        batch = next((found for x in xs if (found := self.spread_within(x)) is not None), None)
+        if batch is None:
+            return None
+        left, right = (self.with_batch(x, batch) for x in xs)
+        y = self.contract(left, right, dtype=instr.out.dtype, acc=instr.attrs["acc"])
+        return (self.reshape(y, instr.out.shape),)
+
+    def untransposed(self, x: Value) -> Value:
+        """What *x* is with its last two axes exchanged, where it was made so; else *x*."""
+        made, r = self.made_by(x, "transpose"), x.rank
+        return made.inputs[0] if made is not None and made.attrs["perm"] == (*range(r - 2), r - 1, r - 2) else x
+
+    def spread_within(self, x: Value) -> tuple[Extent, ...] | None:
+        """The batch axes before a reshape that joined axes along which *x* is spread with others, None where there was none."""
+        x = self.untransposed(x)
+        made = self.made_by(x, "reshape")
+        spread = self.made_by(made.inputs[0], "broadcast") if made is not None else None
+        if spread is None or spread.out.shape[-2:] != x.shape[-2:]:
+            return None
+        whole, inner = spread.out.shape, spread.inputs[0].shape
+        small = (*([1] * (len(whole) - len(inner))), *inner)
+        for a, _ in reshape_groups(whole[:-2], x.shape[:-2]):
+            own = [small[i] == whole[i] for i in a if whole[i] != 1]
+            if True in own and False in own:
+                return whole[:-2]
+        return None
+
+    def with_batch(self, x: Value, batch: tuple[Extent, ...]) -> Value:
+        """Operand *x* of a product with other batch axes."""
+        inner = self.untransposed(x)
+        y = self.reshape(inner, (*batch, *inner.shape[-2:]))
+        return y if inner is x else self.transpose(y, [*range(len(batch)), len(batch) + 1, len(batch)])
+
+    def sink_reshape_below_transpose(self, instr: Instr, x: Value) -> tuple[Value, ...] | None:
+        """The axes of a product that a reshape joined move together: then the product itself can store them transposed."""
+        made = self.made_by(x, "reshape")
+        if made is None or self.made_by(made.inputs[0], "contract") is None:
+            return None
+        source = made.inputs[0]
+        joined: dict[int, list[int]] = {}
+        for a, b in reshape_groups(source.shape, x.shape):
+            if len(b) != 1:
+                return None
+            joined[b[0]] = list(a)
+        y = self.transpose(source, [i for p in instr.attrs["perm"] for i in joined[p]])
+        return (self.reshape(y, instr.out.shape),)
 
 
 def simplify(program: Program) -> Program:
