@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from benchmark.kernels import suite
+from benchmark.kernels.families import FAMILIES
 from benchmark.kernels.table import NEIGHBOURS, ROWS, rows_named
 from benchmark.kernels.work import worst_error
 
@@ -62,10 +63,14 @@ def test_names_and_errors() -> None:
 
 def test_cliffs_are_found() -> None:
     """A neighbour at less than half of its group's best rate is named."""
-    rows = suite.neighbour_rows()
-    assert len(rows) == sum(len(group) for _, group in NEIGHBOURS)
+    groups = suite.neighbour_groups(FAMILIES)
+    assert len(groups) == len(NEIGHBOURS) and all(
+        row.family == "conv" for group in suite.neighbour_groups(["conv"]) for row in group
+    )
+    rows = [row for group in groups for row in group]
+    assert len({row.label for row in rows}) == len(rows)
     results = [{"work": row.label, "rate": 1.0} for row in rows]
-    assert not suite.cliffs(results)
+    assert not suite.cliffs(groups, results)
     results[1]["rate"] = 0.4
-    (sentence,) = suite.cliffs(results)
+    (sentence,) = suite.cliffs(groups, results)
     assert sentence.startswith(rows[1].label)

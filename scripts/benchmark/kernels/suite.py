@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -14,7 +14,7 @@ from benchmark.kernels.runner import Ours, Torch
 from benchmark.kernels.table import NEIGHBOURS, Row
 from benchmark.worker import WARM_SECONDS
 
-__all__ = ["HEAD", "cells", "cliffs", "measure", "neighbour_rows"]
+__all__ = ["HEAD", "cells", "cliffs", "measure", "neighbour_groups"]
 
 CLIFF = 2.0
 """Neighbours may differ by this factor in their rates."""
@@ -149,17 +149,17 @@ def cells(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def neighbour_rows() -> list[Row]:
-    """All rows of the neighbours, group by group."""
-    return [Row(family, sizes) for family, group in NEIGHBOURS for sizes in group]
+def neighbour_groups(families: Collection[str]) -> list[list[Row]]:
+    """The rows of the neighbours of these families, group by group."""
+    return [[Row(family, sizes) for sizes in group] for family, group in NEIGHBOURS if family in families]
 
 
-def cliffs(results: Sequence[dict[str, Any]]) -> list[str]:
+def cliffs(groups: Sequence[Sequence[Row]], results: Sequence[dict[str, Any]]) -> list[str]:
     """Sentences on those neighbours whose rate is less than half of the best in their group."""
-    found, start = [], 0
-    for _, group in NEIGHBOURS:
-        part = [r for r in results[start : start + len(group)] if r.get("rate")]
-        start += len(group)
+    found: list[str] = []
+    by_name = {r["work"]: r for r in results if r.get("rate")}
+    for group in groups:
+        part = [by_name[row.label] for row in group if row.label in by_name]
         best = max(part, key=lambda r: r["rate"], default=None)
         for r in part:
             if best is not None and r["rate"] * CLIFF < best["rate"]:

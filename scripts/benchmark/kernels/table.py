@@ -87,7 +87,7 @@ def _tokens(dtype: str) -> list[Sizes]:
 
 
 def _few(dtype: str, rows: Sequence[int]) -> list[Sizes]:
-    return [{"dtype": dtype, "m": m} for m in rows]
+    return [{"dtype": dtype, "m": m, "layers": 4} for m in rows]
 
 
 _COLUMNS: Sequence[Sizes] = ({}, {"columns": 4095}, {"columns": 4097}, {"rows": 340_000, "columns": 197})
@@ -95,7 +95,7 @@ _COLUMNS: Sequence[Sizes] = ({}, {"columns": 4095}, {"columns": 4097}, {"rows": 
 NEIGHBOURS: tuple[tuple[str, Sequence[Sizes]], ...] = (
     *(("matmul", _squares(dtype)) for dtype in ("fp32", "fp16", "int8")),
     *(("matmul", _tokens(dtype)) for dtype in ("fp32", "fp16")),
-    *(("skinny", [{"dtype": dtype, "k": k} for k in (4096, 4095, 4100)]) for dtype in ("fp32", "fp16")),
+    *(("skinny", [{"dtype": dtype, "k": k, "layers": 4} for k in (4096, 4095, 4100)]) for dtype in ("fp32", "fp16")),
     *(("skinny", _few(dtype, rows)) for dtype in ("fp32", "fp16") for rows in ((1, 2, 3, 4, 5, 8), (15, 16, 17))),
     ("softmax", _COLUMNS),
     ("layer_norm", _COLUMNS),
