@@ -16,7 +16,6 @@
 //   T inverse(T total)                         the factor of a row whose weights add up to total
 //   void store(int z, int m, int n, int split, T acc)
 const int COLUMNS = 8;  // threads that share a row
-const int THREADS = int(gl_WorkGroupSize.x);
 const int ROWS = THREADS / COLUMNS;
 const int BM = ROWS * TM;
 const int TN = BN / COLUMNS;
@@ -204,36 +203,39 @@ void main() {
         total[i] = T4(0);
     }
 
+    // Each turn loads a step and multiplies the one before. All functions are called once: a driver may keep what a function works
+    // on in memory otherwise.
     int at = 0;
-    if (SIZE_T > 0) {
-        fetch_k(0, m0, 0);
-        stash_k(0);
+    int n_next = 0, k_at = 0, first = 0;   // the keys and the depth of the next step; the depth of this one
+    bool sums_next = false, sums = false;  // whether they are of the second product
+    bool begun = false;
+    while (true) {  // all conditions here are the same for all threads
+        bool more = n_next < SIZE_T;
+        if (more) {
+            if (sums_next) fetch_v(n_next + k_at);
+            else fetch_k(k_at, m0, n_next);
+        }
+        if (begun) {
+            if (sums) multiply_v(at, first);
+            else multiply_k(at);
+            at = STEP_SIZE - at;
+        }
+        if (!more) break;
+        if (sums_next) stash_v(at);
+        else stash_k(at);
+        barrier();
+        if (begun && sums_next && !sums) weigh(z, m0, n_next);
+        begun = true;
+        sums = sums_next;
+        first = k_at;
+        k_at += BK;
+        if (sums ? k_at >= min(BN, SIZE_T - n_next) : k_at >= SIZE_D) {
+            if (sums) n_next += BN;
+            sums_next = !sums;
+            k_at = 0;
+        }
     }
     barrier();
-    for (int n0 = 0; n0 < SIZE_T; n0 += BN) {
-        for (int k = 0; k < SIZE_D; k += BK) {
-            bool more = k + BK < SIZE_D;  // the same for all threads, as all conditions here
-            if (more) fetch_k(k + BK, m0, n0);
-            else fetch_v(n0);
-            multiply_k(at);
-            at = STEP_SIZE - at;
-            if (more) stash_k(at);
-            else stash_v(at);
-            barrier();
-        }
-        weigh(z, m0, n0);
-        int end = min(SIZE_T - n0, BN);
-        for (int k = 0; k < end; k += BK) {
-            bool more = k + BK < end, next = !more && n0 + BN < SIZE_T;
-            if (more) fetch_v(n0 + k + BK);
-            if (next) fetch_k(0, m0, n0 + BN);
-            multiply_v(at, k);
-            at = STEP_SIZE - at;
-            if (more) stash_v(at);
-            if (next) stash_k(at);
-            barrier();
-        }
-    }
 
     [[unroll]] for (int i = 0; i < TM / 4; i++) parts[column * (BM / 4) + i * ROWS + row] = total[i];
     barrier();

@@ -8,6 +8,7 @@ layout(constant_id = 4) const int WIDTH = 64;  // at least the head size of the 
 layout(constant_id = 5) const int Q_MODE = 0;  // bit 0: quads along the rows, keys or columns instead of the depth of the product
 layout(constant_id = 6) const int K_MODE = 0;  // bit 1: quads are aligned vectors in memory
 layout(constant_id = 7) const int V_MODE = 0;
+layout(constant_id = 8) const int THREADS = 128;  // the size of the workgroup again
 
 const bool Q_ALONG_K = (Q_MODE & 1) == 0;
 const bool Q_VECTOR = (Q_MODE & 2) != 0;

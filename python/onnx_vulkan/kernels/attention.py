@@ -65,7 +65,7 @@ class Block:
     bn: int
 
 
-BLOCKS: tuple[Block, ...] = ()
+BLOCKS = (Block(256, 128, 64),)
 
 TILES = (
     Tile(128, 4, 64, 16),
@@ -85,18 +85,14 @@ def choose(rows: int, keys: int, depth: int, width: int, batch: int, limits: Lim
         return None  # on a CPU nothing is gained, and the kernel takes long to compile
     if rows * keys < WORTH:
         return None
-    if matrices and depth <= MAX_WIDTH and BLOCKS:
+    if matrices and depth <= MAX_WIDTH:
         return BLOCKS[0]
-    for tile in TILES:
-        fits = tile.shared_memory(rounded(width, 32)) <= limits.max_shared_memory
-        if fits and tile.threads <= limits.max_workgroup_invocations:
-            return tile
     return None
 
 
 def few(limits: Limits) -> bool:
     """Whether few queries have a kernel of their own: on a CPU it would take long to compile."""
-    return limits.subgroup_size >= 16
+    return False
 
 
 def rounded(n: int, to: int) -> int:
@@ -269,7 +265,7 @@ class AttentionStep:
             spec = (how.threads, how.bm, how.bn, rounded(depth, 16), rounded(width, 32), int(self.is_aligned(at)))
             return [Launch(self.fused_by_matrices, Variant(spec, grid))]
         modes = tuple(m.mode(at) for m in self.operands.values())
-        return [Launch(self.fused, Variant((how.threads, how.tm, how.bn, how.bk, rounded(width, 32), *modes), grid))]
+        return [Launch(self.fused, Variant((how.threads, how.tm, how.bn, how.bk, rounded(width, 32), *modes, how.threads), grid))]
 
     def is_aligned(self, at: At) -> bool:
         """Whether all rows of the operands start on multiples of 8 elements."""
