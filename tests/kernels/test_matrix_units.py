@@ -324,7 +324,7 @@ def test_texts_compile(unit: Unit, form: Callable[[Builder, DType], Value], monk
         made = launches(step, given)
         assert len(made) == splits + (2 if unit is IN_PARTS else 0)
         for launch in made:
-            is_product = launch.kernel.extensions != ()
+            is_product = launch.kernel.fixed_subgroups
             for in_record in (False, True):
                 needed = needed_features(spirv(launch.kernel.source(in_record=in_record)))
                 assert needed <= features | types if is_product else needed <= types

@@ -167,7 +167,7 @@ def product(rng: np.random.Generator, a: Shape, b: Shape, unit: Unit, *, constan
 @pytest.mark.parametrize("unit", UNITS, **named)
 def test_products(ran: list[Unit], rng: np.random.Generator, unit: Unit, a: Shape, b: Shape, constant: bool) -> None:
     check(product(rng, a, b, unit, constant=constant), unit, a[-1])
-    assert set(ran) == {unit} or 0 in a[:-1]
+    assert set(ran) == {unit} or min(a[-2], b[-1]) <= 64, "few rows of fp16 may have a kernel of their own"
 
 
 def tiles(unit: Unit) -> list[UnitTile]:

@@ -81,7 +81,8 @@ class Kernel:
 
     ``body`` is the GLSL from the specialization constants to ``main``. ``choose(at, limits)`` gives the variant for a plan's
     sizes; it must be a pure function of them. ``reads`` and ``writes`` are the materialised values touched, from which hazards
-    are found. ``full_subgroups`` asks for a pipeline whose subgroups are all full (feature ``full_subgroups``).
+    are found. ``full_subgroups`` asks for a pipeline whose subgroups are all full (feature ``full_subgroups``),
+    ``fixed_subgroups`` for full ones of ``Limits.subgroup_size`` invocations.
     """
 
     label: str
@@ -92,6 +93,7 @@ class Kernel:
     choose: Callable[[At, Limits], Variant]
     extensions: tuple[str, ...] = ()
     full_subgroups: bool = False
+    fixed_subgroups: bool = False
     _sources: dict[bool, str] = field(default_factory=dict)
 
     def launches(self, at: At, limits: Limits) -> list[Launch]:

@@ -303,7 +303,8 @@ SUBGROUP_OPERATIONS = {
 }
 
 
-# Kinds of matrix units that kernels use: type of operands, of sums, and K of a 16 x 16 x K product.
+# Kinds of matrix units that kernels use: type of operands, of sums, and K of a 16 x 16 x K product. The kernels count on one
+# size of subgroups, so a driver that may choose among several has to let itself be told.
 MATRIX_UNITS = {"coop_f16": ("f16", "f32", 16), "coop_s8": ("s8", "s32", 32), "coop_u8": ("u8", "u32", 32)}
 
 
@@ -414,7 +415,9 @@ def _describe(instance: Instance, index: int, device: Any) -> DeviceInfo:
 
     size, groups = limits.maxComputeWorkGroupSize, limits.maxComputeWorkGroupCount
     coop_matrices = _coop_matrices(instance, device) if "coop_matrix" in features else ()
-    features |= {name for name, (a, c, k) in MATRIX_UNITS.items() if _has_unit(coop_matrices, a, c, k)} - hidden
+    one_size = v13.minSubgroupSize == v13.maxSubgroupSize or features >= {"full_subgroups", "subgroup_size_control"}
+    if one_size and "subgroup_basic" in features:
+        features |= {name for name, (a, c, k) in MATRIX_UNITS.items() if _has_unit(coop_matrices, a, c, k)} - hidden
     return DeviceInfo(
         index=index,
         name=name,

@@ -317,13 +317,15 @@ class Block:
     def shaders(self, wanted: Sequence[tuple[Kernel, tuple[int, ...], bool]]) -> list[Shader]:
         """Kernels in given variants as the device knows them."""
         nan = [bits for bits in (32, 64) if f"nan_preserve_f{bits}" in self.limits.features]
+        controlled = self.limits.features >= {"full_subgroups", "subgroup_size_control"}
         return [
             Shader(
                 kernel.source(in_record=in_record, nan_preserve=nan),
                 spec,
                 8 if in_record else kernel.params.size,
                 kernel.label,
-                full_subgroups=kernel.full_subgroups,
+                subgroup_size=self.limits.subgroup_size if kernel.fixed_subgroups and controlled else 0,
+                full_subgroups=kernel.full_subgroups or (kernel.fixed_subgroups and controlled),
             )
             for kernel, spec, in_record in wanted
         ]

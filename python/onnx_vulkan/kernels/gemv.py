@@ -66,8 +66,7 @@ class Skinny:
     def suits_matrices(self, at: At, limits: Limits) -> bool:
         """Whether it runs on matrix units: float16 on a device that multiplies it with fp32 sums."""
         halves = all(isinstance(m, Matrix) and m.leaf.dtype is DType.F16 for m in (self.a, self.b))
-        able = limits.features >= {"coop_f16", "full_subgroups", "subgroup_basic"}
-        return halves and able and MATRIX_ROWS <= at(self.few.rows) <= MOST_MATRIX_ROWS
+        return halves and "coop_f16" in limits.features and MATRIX_ROWS <= at(self.few.rows) <= MOST_MATRIX_ROWS
 
     def kernel(self, scratch: Value | None, *, matrices: bool) -> Kernel:
         """The kernel that runs the epilogue, or writes partial sums into *scratch*."""
@@ -97,8 +96,7 @@ void begin(int z) {{
         writes = self.group.outputs if scratch is None else (scratch,)
         kernel = Kernel(self.group.label, params, body, reads, writes, chosen_by_step)
         if matrices:
-            kernel.extensions = EXTENSIONS
-            kernel.full_subgroups = True
+            kernel.extensions, kernel.fixed_subgroups = EXTENSIONS, True
         return kernel
 
     def matrix_variant(self, at: At, limits: Limits) -> tuple[Variant, int]:

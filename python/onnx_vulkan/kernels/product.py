@@ -180,7 +180,10 @@ class TiledStep:
 """
         reads = tuple(dict.fromkeys((*self._leaves, *reads, *(self.scales if scales else ()))))
         writes = self.writes if scratch is None else (scratch,)
-        return Kernel(self.label, params, body, reads, writes, chosen_by_step, EXTENSIONS if unit else ())
+        kernel = Kernel(self.label, params, body, reads, writes, chosen_by_step)
+        if unit:
+            kernel.extensions, kernel.fixed_subgroups = EXTENSIONS, True
+        return kernel
 
     def launches(self, at: At, limits: Limits) -> list[Launch]:
         """One launch, or two where K is split."""
