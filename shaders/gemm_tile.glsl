@@ -129,11 +129,11 @@ void main() {
     barrier();
     int at = 0;
     for (int k = k_first; k < k_end; k += BK) {
-        bool more = k + BK < k_end;  // the same for all threads
-        if (more) fetch(k + BK, k_end, n0);
+        // After the last step too, when it is zeros: a branch here would have the loads waited for before the step is multiplied.
+        fetch(k + BK, k_end, n0);
         multiply(at, row, column);
         at = STEP_SIZE - at;
-        if (more) stash(at);
+        stash(at);
         barrier();
     }
 
