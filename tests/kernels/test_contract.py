@@ -169,6 +169,7 @@ def test_views(a: Shape, b: Shape, left: Any, right: Any) -> None:
         (DType.F16, DType.F16, None),
         (DType.BF16, DType.BF16, None),
         (DType.F16, DType.F16, DType.F32),
+        (DType.F32, DType.F16, None),  # weights that are stored rounded
         (DType.F64, DType.F64, None),
         (DType.I32, DType.I32, DType.I32),
         (DType.U32, DType.U32, DType.U32),

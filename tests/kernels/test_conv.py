@@ -145,6 +145,7 @@ def test_tiles(monkeypatch: pytest.MonkeyPatch, index: int, splits: int) -> None
     "dtypes",
     [
         (DType.F16, DType.F16, DType.F16),
+        (DType.F32, DType.F16, DType.F32),
         (DType.BF16, DType.BF16, DType.BF16),
         (DType.F64, DType.F64, DType.F64),
         (DType.I8, DType.I8, DType.I32),
