@@ -254,3 +254,21 @@ def test_a_batch_axis_of_one_operand_alone_is_split_in_both():
     feeds = {"x": weights(6, 4, 5), "y": weights(3, 1, 5, 2)}
     for got, want in zip(interpret(best, feeds), interpret(program, feeds), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [DType.I8, DType.U8])
+def test_products_take_bytes_as_they_are(dtype):
+    """Not widened first, also where views lie between; a zero point that is subtracted keeps an operand wide."""
+    b = Builder()
+    x, w = b.input("x", dtype, (2, 3, 8, 5)), b.input("w", dtype, (8, 3))
+    y, v = b.input("y", dtype, (3, 5)), b.input("v", dtype, (5, 4))
+    turned = b.reshape(b.transpose(b.cast(x, DType.I32), [0, 1, 3, 2]), [6, 5, 8])
+    z = b.contract(turned, b.cast(w, DType.I32))
+    shifted = b.contract(b.sub(b.cast(y, DType.I32), b.scalar(3, DType.I32)), b.cast(v, DType.I32))
+    program = b.finish([z, shifted])
+    after = simplify(program)
+    dtypes = [[v.dtype for v in i.inputs] for i in after.instrs if i.op == "contract"]
+    assert dtypes == [[dtype, dtype], [DType.I32, dtype]]
+    feeds = {v.name: RNG.integers(0, 100, v.shape).astype(dtype.numpy) for v in program.inputs}
+    for before, now in zip(interpret(program, feeds), interpret(after, feeds), strict=True):
+        np.testing.assert_array_equal(before, now)
