@@ -25,8 +25,9 @@ static int64_t floor_div(int64_t a, int64_t b) {
 }
 
 int64_t ov_eval(const ov_plan *plan, uint32_t expr, const int64_t *symbols) {
-    int64_t stack[MAX_STACK + 1] = {0};
-    int64_t *top = stack; // stack[0] stays 0: the value of an empty expression
+    int64_t stack[MAX_STACK + 1];
+    int64_t *top = stack;
+    stack[0] = 0; // the value of an empty expression
     for (const int64_t *code = plan->p.code + expr;;) {
         switch (*code++) {
         case OV_END: return *top;
