@@ -23,6 +23,8 @@ from onnx_vulkan.program.ir import Instr, Program, Value
 __all__ = ["simplify"]
 
 BYTES = (DType.I8, DType.U8)
+_JOINED = {"reshape": {"reshape"}, "transpose": {"transpose", "broadcast"}, "broadcast": {"broadcast"}}
+"""Movements, and those before them with which the builder makes one of them."""
 SMALL = 16
 """Elements of a constant that is worth comparing with others."""
 
@@ -56,6 +58,8 @@ class _Rebuild(Builder):
 
     def again(self, instr: Instr, xs: Sequence[Value]) -> tuple[Value, ...]:
         """The same instruction on new operands; the builder's own simplifications apply."""
+        if all(map(operator.is_, xs, instr.inputs)) and not self.joins(instr):
+            return self.append(instr)
         a = instr.attrs
         if instr.op == "reshape":
             return (self.reshape(xs[0], a["shape"]),)
@@ -67,8 +71,6 @@ class _Rebuild(Builder):
             return (self.cast(xs[0], instr.out.dtype, saturate=a["saturate"]),)
         if instr.op in ("contract", "window") and a.get("acc") is DType.I32:
             xs = [self.narrow(x) for x in xs]
-        if all(map(operator.is_, xs, instr.inputs)):
-            return self.append(instr)
         outputs = [(o.dtype, o.shape) for o in instr.outputs]
         return self.emit(instr.op, xs, outputs, **a)
 
@@ -85,6 +87,15 @@ class _Rebuild(Builder):
             if narrow is not inner:
                 return self.again(made, [narrow])[0]
         return x
+
+    def joins(self, instr: Instr) -> bool:
+        """Whether the builder makes one instruction, or a constant, of this movement and what it moves."""
+        joined = _JOINED.get(instr.op)
+        if joined is None:
+            return False
+        (x,) = instr.inputs
+        made = self._made.get(x)
+        return (x.is_const and instr.op == "reshape") or (made is not None and made.op in joined)
 
     def sink(self, instr: Instr, xs: list[Value]) -> tuple[Value, ...] | None:
         if instr.op in ("map", "cast"):
