@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx_vulkan.kernels import tiles
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from benchmark.kernels import suite
 from benchmark.kernels.families import FAMILIES
@@ -74,3 +77,15 @@ def test_cliffs_are_found() -> None:
     results[1]["rate"] = 0.4
     (sentence,) = suite.cliffs(groups, results)
     assert sentence.startswith(rows[1].label)
+
+
+def test_the_tile_sweep_times_every_tile(capsys: pytest.CaptureFixture[str]) -> None:
+    """``scripts/sweep_tiles`` on a size that no tile divides; its rule's own choice comes first."""
+    path = Path(__file__).resolve().parents[2] / "scripts" / "sweep_tiles"
+    loader = SourceFileLoader("sweep_tiles", str(path))
+    sweep = module_from_spec(spec_from_loader("sweep_tiles", loader))  # type: ignore[arg-type]
+    loader.exec_module(sweep)
+    assert sweep.main(["33x20x35", "--seconds", "0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("| as chosen |")
+    assert len([line for line in lines if line.startswith("| ")]) == 3 + len(tiles.TILES)

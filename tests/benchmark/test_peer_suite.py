@@ -12,7 +12,7 @@ import onnx.reference
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from benchmark.peers import suite
 from benchmark.peers.cases import CASES, Bar, Case, any_batch, cases_named
