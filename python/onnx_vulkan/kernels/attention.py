@@ -65,6 +65,32 @@ class Block:
     bn: int
 
 
+@dataclass(frozen=True, slots=True)
+class Units:
+    """A workgroup of ``threads`` in subgroups of 32 with ``row_units`` times 16 rows each; ``bn`` keys a step."""
+
+    threads: int
+    row_units: int
+    bn: int
+
+    @property
+    def bm(self) -> int:
+        """Rows of a workgroup."""
+        return self.threads // 32 * self.row_units * 16
+
+    def shared_memory(self, depth: int, width: int) -> int:
+        """Bytes of shared memory for padded head sizes."""
+        halves = self.bn * (depth + width + 16) + self.bm * (max(self.bn, depth) + 8)
+        return 2 * halves + 4 * self.bm * (self.bn + 4 + 20)
+
+    def suits(self, depth: int, width: int, limits: Limits) -> bool:
+        """Whether padded heads are loaded in whole turns, and fit."""
+        whole = all(self.bn * size // 4 % self.threads == 0 for size in (depth, width))
+        return whole and self.shared_memory(depth, width) <= limits.max_shared_memory
+
+
+UNITS = (Units(128, 1, 64), Units(128, 1, 32))
+
 BLOCKS = (Block(256, 128, 64),)
 
 TILES = (
@@ -76,7 +102,9 @@ TILES = (
 )
 
 
-def choose(rows: int, keys: int, depth: int, width: int, batch: int, limits: Limits, *, matrices: bool) -> Tile | Block | None:
+def choose(
+    rows: int, keys: int, depth: int, width: int, batch: int, limits: Limits, *, matrices: bool
+) -> Tile | Block | Units | None:
     """How ``batch`` attentions of ``rows`` queries over ``keys`` run in one kernel, None for three kernels.
 
     *matrices*: the operands are such that matrix units can take them.
@@ -178,7 +206,7 @@ class AttentionStep:
         """The kernel of ``attention.glsl``."""
         params = Params()
         readers = "".join(m.functions(params, name) for name, m in self.operands.items())
-        return self._kernel(params, readers, "attention")
+        return self._kernel(params, accumulator(params, DType.F32) + readers, "attention")
 
     @cached_property
     def fused_by_matrices(self) -> Kernel:
@@ -198,13 +226,23 @@ class AttentionStep:
         extensions: tuple[str, ...] = ("GL_KHR_cooperative_matrix", "GL_NV_cooperative_matrix2", "GL_KHR_memory_scope_semantics")
         if dtype is DType.BF16:
             extensions += ("GL_EXT_bfloat16",)
-        return self._kernel(params, "\n".join(lines), "attention_matrix", extensions)
+        return self._kernel(params, accumulator(params, DType.F32) + "\n".join(lines), "attention_matrix", extensions)
+
+    @cached_property
+    def fused_by_units(self) -> Kernel:
+        """The kernel of ``attention_units.glsl``."""
+        params = Params()
+        readers = "".join(m.functions(params, name) for name, m in self.operands.items())
+        halves = f"#define T float16_t\n#define T4 f16vec4\n{readers}#undef T\n#undef T4\n{accumulator(params, DType.F32)}"
+        extensions = ("GL_KHR_cooperative_matrix", "GL_KHR_memory_scope_semantics")
+        extensions += tuple(f"GL_KHR_shader_subgroup_{what}" for what in ("basic", "vote", "shuffle"))
+        return self._kernel(params, halves, "attention_units", extensions)
 
     def _kernel(self, params: Params, readers: str, shader: str, extensions: tuple[str, ...] = ()) -> Kernel:
         score, masks = self.score(params, self.axes)
         text, more = store(self.group, params, Destination(self.axes), None)
         leaves = [m.leaf for m in self.operands.values()]
-        body = f"""{accumulator(params, DType.F32)}#define SIZE_Z {params.word(self.z)}
+        body = f"""#define SIZE_Z {params.word(self.z)}
 #define SIZE_M {params.word(self.m)}
 #define SIZE_N {params.word(self.n)}
 #define SIZE_D {params.word(self.d)}
@@ -261,6 +299,10 @@ class AttentionStep:
         if how is None:
             return [launch for step in self.parts for launch in step.launches(at, limits)]
         grid = grid_of(ceil_div(self.m, how.bm) * self.z)
+        if isinstance(how, Units):
+            vectors = sum((m.mode(at) >> 1 & 1) << n for n, m in enumerate(self.operands.values()))
+            units = (how.threads, how.threads, how.row_units, how.bn, rounded(depth, 16), rounded(width, 16), vectors)
+            return [Launch(self.fused_by_units, Variant(units, grid))]
         if isinstance(how, Block):
             spec = (how.threads, how.bm, how.bn, rounded(depth, 16), rounded(width, 32), int(self.is_aligned(at)))
             return [Launch(self.fused_by_matrices, Variant(spec, grid))]
