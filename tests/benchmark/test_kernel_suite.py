@@ -19,7 +19,6 @@ from benchmark.kernels.table import NEIGHBOURS, ROWS, rows_named
 from benchmark.kernels.work import worst_error
 
 SMALL = (
-    "matmul:m=33,k=70,n=65",
     "matmul:m=5,k=70,n=65,weights=0,batch=3",
     "matmul:m=33,k=70,n=65,dtype=int8",
     "skinny:m=3,k=64,layers=2,dtype=fp16",
@@ -28,7 +27,6 @@ SMALL = (
     "transpose:rows=50,columns=71,batch=2",
     "elementwise:elements=3001",
     "softmaxes:count=4,size=16",
-    "attention:heads=2,length=50",
     "attention:heads=2,length=30,form=microsoft,batch=2",
     "attention:heads=2,length=30,form=ops,past=3",
     "conv:size=9,channels=8,stride=2,out=5,batch=2",

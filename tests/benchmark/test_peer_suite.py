@@ -14,11 +14,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
 
+from benchmark.comparison import Task
 from benchmark.peers import suite
 from benchmark.peers.cases import CASES, Bar, Case, any_batch, cases_named
-from benchmark.sizes import Sweep, measure_sizes, sizes_markdown
+from benchmark.sizes import Sweep, measure_sizes, sizes_markdown, sweeps
 from benchmark.worker import Worker
-from catalog import by_name
+from catalog import DATA
+from onnx_vulkan.tolerance import FP32_MODEL
 
 
 def quiet(text: str) -> None:
@@ -34,30 +36,60 @@ def workers() -> Iterator[dict[str, Worker]]:
         worker.stop()
 
 
-def test_a_case_runs_and_is_judged(workers: dict[str, Worker]) -> None:
-    """A bar on the CPU EP that is too low to be judged."""
-    (entry,) = suite.measure(
-        [Case("resnet50_tiny", 2, bars=(Bar("cpu", 1e9, above_ms=1e9),), recipe="batch2")], workers, 1, 0.0, quiet
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of one kernel whose batch is free."""
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "relu",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 5])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 5])],
     )
-    assert entry["name"] == "resnet50_tiny x2"
+    made = tmp_path_factory.mktemp("models") / "relu.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), made)
+    return made
+
+
+def feeds_of(size: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Its input."""
+    return {"x": np.linspace(-1, 1, size[0] * 5, dtype=np.float32).reshape(*size, 5)}
+
+
+def test_a_case_runs_and_is_judged(workers: dict[str, Worker], path: Path) -> None:
+    """In processes of this engine and of the CPU EP, with a bar on the latter and one on a peer that is not there."""
+
+    class Small(Case):
+        def task(self) -> Task:
+            return Task(self.name, path, feeds_of((self.batch,)), FP32_MODEL, sides=self.sides)
+
+    (entry,) = suite.measure([Small("relu", 2, bars=(Bar("cpu", 1e9), Bar("webgpu", 1.0)))], workers, 1, 0.0, quiet)
+    assert entry["name"] == "relu x2"
     ours = entry["results"]["standalone"]
-    assert ours["tolerance_ratio"] <= 1 and ours["peak_bytes"] > 0 and ours["gpu_ms"] > 0, entry
+    assert ours["tolerance_ratio"] == 0 and ours["peak_bytes"] > 0 and ours["gpu_ms"] > 0, entry
     assert "median_ms" in entry["results"]["cpu"]
     assert len(suite.cells(entry)) == len(suite.HEAD)
-    assert suite.summary([entry])[0] == "0 of 0 bars are reached."
+    assert suite.summary([entry]) == ["0 of 0 bars are reached."]  # ours is the plug-in's time, which was not measured
 
 
-def test_sizes(workers: dict[str, Worker]) -> None:
-    """Runs of new batches: one structure serves all above 1."""
-    path, (spec,) = by_name("resnet50_tiny").path(), by_name("resnet50_tiny").tests[0].values()
-
-    def feeds(size: tuple[int, ...]) -> dict[str, np.ndarray]:
-        return {"pixel_values": np.zeros((*size, *spec.shape[1:]), np.float32)}
-
-    sweep = Sweep("tiny", lambda: path, feeds, (2,), [(3,), (1,)])
+def test_sizes(workers: dict[str, Worker], path: Path) -> None:
+    """Runs of new batches: those that break a guard, and the others, are told apart."""
+    sweep = Sweep("relu", lambda: path, feeds_of, (2,), [(3,), (4,)])
     (entry,) = measure_sizes([sweep], {"standalone": workers["standalone"]}, quiet)
-    assert "error" not in entry and not entry["sizes"][0]["rebuilt"], entry
-    assert sizes_markdown([entry]).count("tiny") >= 1
+    assert "error" not in entry and [size["rebuilt"] for size in entry["sizes"]] == [False, False], entry
+    entry["sizes"][1]["rebuilt"] = True
+    assert sizes_markdown([entry]).count("| relu |") == 2
+
+
+def test_the_language_model_takes_its_prompts() -> None:
+    """Names and shapes of the feeds that are made for its sizes."""
+    (sweep,) = (s for s in sweeps(1) if s.name == "smollm_135m")
+    model = onnx.load(DATA / "skeletons" / "smollm_135m.onnx", load_external_data=False)
+    feeds = sweep.feeds((1, 7))
+    assert list(feeds) == [i.name for i in model.graph.input]
+    for i in model.graph.input:
+        dims = [d.dim_value for d in i.type.tensor_type.shape.dim]
+        assert all(d in (0, n) for d, n in zip(dims, feeds[i.name].shape, strict=True)), i.name
+    assert feeds["position_ids"].tolist() == [list(range(7))]
 
 
 def test_a_batch_in_half_precision() -> None:
