@@ -180,6 +180,15 @@ def test_wrong_options(good: Path) -> None:
     assert call(good, "--backend", "cuda")[0] != 0
 
 
+def test_a_page_without_its_library(good: Path, tmp_path: Path, monkeypatch) -> None:
+    from onnx_vulkan.profile import page
+
+    monkeypatch.setattr(page.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(Exception, match=r"pip install 'onnx-vulkan\[html\]'"):
+        call(good, "--dim", "batch=2", "--html", tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+
+
 def test_a_table_for_people(profiled, capsys, monkeypatch) -> None:
     from onnx_vulkan.cli import profiling
 
