@@ -21,10 +21,10 @@ __all__ = ["SKINNY", "Skinny", "is_skinny"]
 SKINNY = 16
 """At most this many rows: 16 x 4 sums and a 4 x 4 block of the wide operand fill a thread's registers, and 16 rows a matrix."""
 
-MATRIX_ROWS = 3
+MATRIX_ROWS = 9
 """From so many rows on matrix units are faster, though they multiply 16."""
 
-MOST_MATRIX_ROWS = 0
+MOST_MATRIX_ROWS = 32
 """Up to so many rows each workgroup has all of them."""
 
 MATRIX_SHAPES = ((6, 2, 64), (6, 2, 32), (4, 2, 32), (2, 2, 32), (1, 1, 32))
@@ -151,8 +151,11 @@ void begin(int z) {{
         if few_mode & 1 and (rows < 4 or wide.grain > 4):
             few_mode = 0  # too few rows for a quad of them
         unrolled = shape.unrolled if depth >= shape.unrolled * shape.grain * lanes * splits else 1
-        whole = is_multiple(at, self.sizes.k, shape.grain * lanes * splits * unrolled)
-        modes = mode, few_mode, unrolled, AHEAD_AND_STAGED * shape.staged, int(whole)
+        step = shape.grain * lanes * unrolled
+        # two steps of the few rows, and what adds up the sums
+        staged = shape.staged and (2 * power_of_two(rows) * step + threads) * item <= limits.max_shared_memory
+        whole = is_multiple(at, self.sizes.k, step * splits)
+        modes = mode, few_mode, unrolled, AHEAD_AND_STAGED * staged, int(whole)
         spec = (threads, threads, power_of_two(rows), lanes, splits, *modes)
         return Variant(spec, grid_of(ceil_div(wide.rows, width) * self.sizes.z * splits)), splits
 
@@ -204,7 +207,6 @@ def _shape(rows: int, mode: int, run: int, item: int, depth: int, limits: Limits
     lanes = threads // column_lanes
     while lanes > 8 and depth < grain * lanes:
         lanes //= 2
-    staged = staged and 2 * rows * lanes * grain * item <= limits.max_shared_memory
     unrolled = 2 if octets and limits.subgroup_size >= 16 else 1
     return _Shape(threads, lanes, grain, width, unrolled, staged)
 
