@@ -198,3 +198,23 @@ def test_a_table_for_people(profiled, capsys, monkeypatch) -> None:
     profiling.show({**profiled[0], "nodes_without_kernel": ["shape"]}, top=1)
     out = capsys.readouterr().out
     assert "1 of " in out and "ceilings: memory 10 GB/s" in out and "views, arithmetic on shapes): shape" in out
+
+
+def test_nodes_that_are_merged_into_others_are_named(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(rng.standard_normal((16, 16)).astype(np.float32), n) for n in ("wq", "wk", "wv")]
+    nodes = [helper.make_node("MatMul", ["x", w], [w[1]], name=w[1]) for w in ("wq", "wk", "wv")]
+    nodes += [
+        helper.make_node("Transpose", ["k"], ["t"], name="turn", perm=[1, 0]),
+        helper.make_node("MatMul", ["q", "t"], ["s"], name="scores"),
+        helper.make_node("Softmax", ["s"], ["p"], name="softmax"),
+        helper.make_node("MatMul", ["p", "v"], ["y"], name="values"),
+    ]
+    edges = [helper.make_tensor_value_info(n, 1, [8, 16]) for n in "xy"]
+    graph = helper.make_graph(nodes, "self", edges[:1], edges[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    code, data, _ = call(tmp_path / "m.onnx", "--runs", 1, *KNOWN)
+    assert code == 0 and not set(data["nodes_without_kernel"]) & {"q", "k", "v", "scores", "softmax", "values"}
+    by_family = {k["family"]: {n["name"] for n in k["nodes"]} for k in data["kernels"]}
+    assert by_family["contract"] == {"q", "k", "v"} and {"scores", "softmax", "values"} <= by_family["attention"]

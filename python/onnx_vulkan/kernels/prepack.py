@@ -35,7 +35,7 @@ def prepack(program: Program, known: dict[str, Value], limits: Limits) -> Progra
             turned = _made("transposed", weights, known, weights.dtype, np.transpose)
             weights = Value(weights.dtype, weights.shape)
             instrs.append(Instr("transpose", (turned,), (weights,), {"perm": (1, 0)}, instr.source))
-        instrs.append(Instr(instr.op, (instr.inputs[0], weights), instr.outputs, instr.attrs, instr.source))
+        instrs.append(Instr(instr.op, (instr.inputs[0], weights), instr.outputs, instr.attrs, instr.source, instr.merged))
     return Program(program.inputs, program.outputs, instrs)
 
 

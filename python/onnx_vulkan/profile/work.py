@@ -16,6 +16,7 @@ from onnx_vulkan.codegen.kernel import Kernel, Step
 from onnx_vulkan.codegen.render import INLINE_OPS
 from onnx_vulkan.dims import Extent, evaluate, product
 from onnx_vulkan.dtypes import DType
+from onnx_vulkan.fuse.dataflow import VIEW_OPS
 from onnx_vulkan.kernels import key_of
 from onnx_vulkan.program.ir import Instr, Program, Value
 from onnx_vulkan.program.operations import operations as operations_of
@@ -55,6 +56,7 @@ class WorkModel:
         self.numbers = numbers
         self.producers = program.producers()
         self.order = {instr: n for n, instr in enumerate(program.instrs)}
+        self.working = {i.source for i in program.instrs if i.op not in VIEW_OPS}
 
     def of(self, step: Step) -> Work:
         """What *step* computes. Values that no instruction makes (copies at a block's edges) are moved, no more."""
@@ -76,13 +78,27 @@ class WorkModel:
             sum(n * v.dtype.size for v, n in read.items()),
             sum(self._size(v) * v.dtype.size for v in writes),
             max(operations, key=lambda t: operations[t], default=None),
-            _nodes(inside),
+            self._nodes(inside),
         )
 
     def copy(self, kernel: Kernel) -> Work:
         """The work of a kernel that only moves what it reads."""
         read, written = (sum(self._size(v) * v.dtype.size for v in values) for values in (kernel.reads, kernel.writes))
         return Work("copy", 0, read, written, None, ())
+
+    def _nodes(self, inside: Sequence[Instr]) -> tuple[str, ...]:
+        """The nodes of some instructions.
+
+        A number that several nodes share is of the first of them, so it says nothing of this kernel: what depends on constants
+        alone is left out, unless it is all there is. So are views on the result of a node that works elsewhere.
+        """
+        fixed: set[Value] = set()
+        for i in inside:
+            if all(v.is_const or v in fixed for v in i.inputs):
+                fixed.update(i.outputs)
+        varying = [i for i in inside if not fixed.issuperset(i.outputs)]
+        own = [i for i in varying if i.op not in VIEW_OPS or i.source not in self.working]
+        return tuple(dict.fromkeys(name for i in own or varying or inside for name in (i.source, *i.merged) if name))
 
     # ------------------------------------------------------------------------------------------------ instructions
     def _inside(self, reads: Iterable[Value], writes: Sequence[Value]) -> list[Instr]:
@@ -129,17 +145,6 @@ def _family(inside: Sequence[Instr]) -> str:
     if not anchors:
         return "loop" if inside else "copy"
     return "row" if set(anchors) == {"reduce"} else next(a for a in anchors if a != "reduce").removeprefix("window:")
-
-
-def _nodes(inside: Sequence[Instr]) -> tuple[str, ...]:
-    """The nodes of some instructions. A number that several nodes share is of the first of them, so it says nothing of this
-    kernel: what depends on constants alone is left out, unless it is all there is."""
-    fixed: set[Value] = set()
-    for i in inside:
-        if all(v.is_const or v in fixed for v in i.inputs):
-            fixed.update(i.outputs)
-    varying = [i for i in inside if not fixed.issuperset(i.outputs)]
-    return tuple(dict.fromkeys(i.source for i in varying or inside if i.source))
 
 
 def _dtype_of(instr: Instr) -> DType:

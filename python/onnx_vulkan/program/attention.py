@@ -17,7 +17,7 @@ operands that broadcast to the scores ``[*b, S, T]``. The result is ``[*b, S, E]
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,7 +116,27 @@ def fuse_attention(program: Program) -> Program:
         if any(o in wanted for o in instr.outputs):
             kept.append(instr)
             wanted.update(instr.inputs)
+    gone = set(program.instrs).difference(kept)
+    for second, made in replaced.items():
+        sources = _sources(second, gone, finder.producers)
+        for instr in made:
+            if instr.op == "attention":
+                instr.merged = sources
     return Program(program.inputs, program.outputs, kept[::-1])
+
+
+def _sources(second: Instr, gone: Collection[Instr], producers: Mapping[Value, Instr]) -> tuple[str, ...]:
+    """Whose instructions went with *second*: those that led to it alone."""
+    found: dict[str, None] = {}
+    seen: set[Instr] = set()
+    todo = [second]
+    while todo:
+        instr = todo.pop()
+        seen.add(instr)
+        found.update(dict.fromkeys((instr.source, *instr.merged)))
+        made = [producers[v] for v in instr.inputs if v in producers]
+        todo.extend(i for i in made if i in gone and i not in seen)
+    return tuple(reversed(found))
 
 
 class _Finder:

@@ -39,12 +39,13 @@ _BOOL_RESULT = COMPARE | {"isnan", "isposinf", "isneginf"}
 
 
 class Builder:
-    """Grows a Program. ``source`` is stamped on every new instruction."""
+    """Grows a Program. ``source`` and ``merged`` are stamped on every new instruction."""
 
     def __init__(self) -> None:
         self.instrs: list[Instr] = []
         self.inputs: list[Value] = []
         self.source = ""
+        self.merged: tuple[str, ...] = ()
         self._scalars: dict[tuple[DType, bytes], Value] = {}
         self._made: dict[Value, Instr] = {}
 
@@ -88,7 +89,7 @@ class Builder:
             for e in o.shape:
                 if isinstance(e, int) and e < 0:
                     raise ShapeMismatch(f"its result would have the shape {outs[0].shape}")
-        return self.append(Instr(op, tuple(inputs), outs, attrs, self.source))
+        return self.append(Instr(op, tuple(inputs), outs, attrs, self.source, self.merged))
 
     def append(self, instr: Instr) -> tuple[Value, ...]:
         """Append a made instruction; gives back its outputs."""

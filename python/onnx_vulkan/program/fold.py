@@ -95,7 +95,7 @@ class _Folder:
             if self.foldable[instr.outputs[0]] and instr.op not in _CHEAP:
                 continue
             inputs = tuple(self.operand(v) for v in instr.inputs)
-            kept.append(Instr(instr.op, inputs, instr.outputs, instr.attrs, instr.source))
+            kept.append(Instr(instr.op, inputs, instr.outputs, instr.attrs, instr.source, instr.merged))
         return Program(self.program.inputs, [self.operand(v) for v in self.program.outputs], kept)
 
     def operand(self, v: Value) -> Value:

@@ -146,7 +146,7 @@ class _Merger:
                 new.update(zip([branch.result for branch in group], _merged(b, x, group), strict=True))
             elif instr not in gone:
                 inputs = tuple(new.get(v, v) for v in instr.inputs)
-                b.instrs.append(Instr(instr.op, inputs, instr.outputs, instr.attrs, instr.source))
+                b.instrs.append(Instr(instr.op, inputs, instr.outputs, instr.attrs, instr.source, instr.merged))
         return Program(self.program.inputs, self.program.outputs, b.instrs)
 
 
@@ -169,17 +169,22 @@ def _schedule(group: Sequence[_Branch]) -> list[str] | None:
 def _merged(b: Builder, x: Value, group: Sequence[_Branch]) -> Iterable[Value]:
     """Emit the product of *x* with all columns; gives the result of each branch."""
     first = group[0].product
-    b.source = first.source
+    b.source, b.merged = first.source, tuple(branch.product.source for branch in group[1:])
     y = b.contract(x, b.concat([branch.product.inputs[1] for branch in group], 1), dtype=first.out.dtype, acc=first.attrs["acc"])
     chains = [list(branch.chain) for branch in group]
     for fn in _schedule(group) or []:
         operands: list[Value] = []
+        sources: list[str] = []
         for branch, chain in zip(group, chains, strict=True):
             link = chain.pop(0) if chain and chain[0].fn == fn else None
+            if link is not None:
+                sources.append(link.instr.source)
             operand = link.operand if link is not None else b.scalar(_NEUTRAL[fn], y.dtype) if fn in _NEUTRAL else None
             if operand is not None:
                 operands.append(_columns(operand, branch.columns))
+        b.merged = tuple(sources)
         y = b.map(fn, y, *([b.concat(operands, 0)] if operands else []))
+    b.merged = ()
     rows: Extent = y.shape[0]
     start = 0
     for branch in group:

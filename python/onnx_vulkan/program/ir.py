@@ -133,13 +133,15 @@ class Value:
 
 @dataclass(slots=True, eq=False)
 class Instr:
-    """One application of a primitive or composite. ``source`` names the ONNX node it came from, for messages."""
+    """One application of a primitive or composite. ``source`` names the ONNX node it came from, for messages; ``merged`` are the
+    sources of others whose work it does too, for profiles."""
 
     op: str
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     attrs: dict[str, Any] = field(default_factory=dict)
     source: str = ""
+    merged: tuple[str, ...] = ()
 
     @property
     def out(self) -> Value:

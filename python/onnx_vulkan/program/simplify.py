@@ -46,7 +46,7 @@ class _Rebuild(Builder):
 
     # ------------------------------------------------------------------------------------------------ instructions
     def copy(self, instr: Instr) -> None:
-        self.source = instr.source
+        self.source, self.merged = instr.source, instr.merged
         xs = [self.get(v) for v in instr.inputs]
         moved = self.sink(instr, xs)
         if moved is None:
@@ -364,7 +364,7 @@ def _shared(program: Program) -> Program:
             same.update(zip(instr.outputs, twin.outputs, strict=True))
             continue
         if inputs != instr.inputs:
-            instr = Instr(instr.op, inputs, instr.outputs, instr.attrs, instr.source)
+            instr = Instr(instr.op, inputs, instr.outputs, instr.attrs, instr.source, instr.merged)
         seen[key] = instr
         kept.append(instr)
     return Program(program.inputs, [same.get(v, v) for v in program.outputs], kept)
