@@ -234,7 +234,7 @@ class AttentionStep:
         params = Params()
         readers = "".join(m.functions(params, name) for name, m in self.operands.items())
         halves = f"#define T float16_t\n#define T4 f16vec4\n{readers}#undef T\n#undef T4\n{accumulator(params, DType.F32)}"
-        extensions = ("GL_KHR_cooperative_matrix", "GL_KHR_memory_scope_semantics")
+        extensions: tuple[str, ...] = ("GL_KHR_cooperative_matrix", "GL_KHR_memory_scope_semantics")
         extensions += tuple(f"GL_KHR_shader_subgroup_{what}" for what in ("basic", "vote", "shuffle"))
         return self._kernel(params, halves, "attention_units", extensions)
 

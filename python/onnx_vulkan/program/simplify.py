@@ -58,9 +58,11 @@ class _Rebuild(Builder):
 
     def again(self, instr: Instr, xs: Sequence[Value]) -> tuple[Value, ...]:
         """The same instruction on new operands; the builder's own simplifications apply."""
+        a = instr.attrs
+        if instr.op in ("contract", "window") and a.get("acc") is DType.I32:
+            xs = [self.narrow(x) for x in xs]
         if all(map(operator.is_, xs, instr.inputs)) and not self.joins(instr):
             return self.append(instr)
-        a = instr.attrs
         if instr.op == "reshape":
             return (self.reshape(xs[0], a["shape"]),)
         if instr.op == "transpose":
@@ -69,8 +71,6 @@ class _Rebuild(Builder):
             return (self.broadcast(xs[0], a["shape"]),)
         if instr.op == "cast":
             return (self.cast(xs[0], instr.out.dtype, saturate=a["saturate"]),)
-        if instr.op in ("contract", "window") and a.get("acc") is DType.I32:
-            xs = [self.narrow(x) for x in xs]
         outputs = [(o.dtype, o.shape) for o in instr.outputs]
         return self.emit(instr.op, xs, outputs, **a)
 
