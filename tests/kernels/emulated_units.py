@@ -1,0 +1,64 @@
+"""Cooperative matrices in plain GLSL, for devices without them: the kernels' loads, tiles, stores and epilogues run as they are.
+
+Every invocation of a subgroup keeps whole matrices and computes all of their elements.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["emulated"]
+
+EXTENSIONS = ("GL_KHR_cooperative_matrix", "GL_KHR_memory_scope_semantics")
+
+MACROS = """
+struct MatrixA { float v[UNIT * UNIT_K]; };
+struct MatrixB { float v[UNIT * UNIT_K]; };
+struct Sums { SUM v[UNIT * UNIT]; };
+float pool_element(int chunk, int i) {
+#if CHUNK == 8
+    return unpackFloat2x16(pool[chunk][i / 2])[i % 2];
+#else
+    return float(E(pool[chunk][i / 4] >> (i % 4 * 8)));
+#endif
+}
+#define EACH(count) for (int e = 0; e < count; e++)
+#define LOAD(m, columns, from, pitch, turned) EACH(UNIT * UNIT_K) { \\
+    int slow = turned != 0 ? e % columns : e / columns, fast = turned != 0 ? e / columns : e % columns; \\
+    m.v[e] = pool_element((from) + slow * (pitch) + fast / CHUNK, fast % CHUNK); }
+#define LOAD_A(m, from, pitch, turned) LOAD(m, UNIT_K, from, pitch, turned)
+#define LOAD_B(m, from, pitch, turned) LOAD(m, UNIT, from, pitch, turned)
+#define MULTIPLY(to, a, b) EACH(UNIT * UNIT) { \\
+    SUM sum = to.v[e]; \\
+    for (int q = 0; q < UNIT_K; q++) sum += SUM(a.v[e / UNIT * UNIT_K + q] * b.v[q * UNIT + e % UNIT]); \\
+    to.v[e] = sum; }
+#define STORE(m, at) EACH(UNIT * UNIT) pool[(at) + e / UNIT * BAND_PITCH + e % UNIT / 4][e % 4] = BITS(m.v[e])
+#define CLEAR(m) EACH(UNIT * UNIT) m.v[e] = SUM(0)
+#define COPY(to, from) EACH(UNIT * UNIT) to.v[e] = from.v[e]
+#define ADD(to, other) EACH(UNIT * UNIT) to.v[e] += other.v[e]
+"""
+
+REWRITES = (
+    (r"coopmat<E, gl_ScopeSubgroup, UNIT, UNIT_K, gl_MatrixUseA>", "MatrixA"),
+    (r"coopmat<E, gl_ScopeSubgroup, UNIT_K, UNIT, gl_MatrixUseB>", "MatrixB"),
+    (r"coopmat<SUM, gl_ScopeSubgroup, UNIT, UNIT, gl_MatrixUseAccumulator>", "Sums"),
+    (r"gl_CooperativeMatrixLayoutRowMajor", "0"),
+    (r"gl_CooperativeMatrixLayoutColumnMajor", "1"),
+    (r"(\w+\[i\]) = Sums\(SUM\(0\)\);", r"CLEAR(\1);"),
+    (r"(\w+\[i\]) = \1 \+ (\w+\[i\]);", r"ADD(\1, \2);"),
+    (r"(whole|acc)\[i\] = (whole|acc)\[i\];", r"COPY(\1[i], \2[i]);"),
+    (r"(acc\[[^\]]*\]) = coopMatMulAdd\((a\[[^\]]*\]), (\w+), \1\);", r"MULTIPLY(\1, \2, \3);"),
+    (r"coopMatLoad\((.*), pool, (.*), (\w+), (A|B)_LAYOUT\);", r"LOAD_\4(\1, \2, \3, \4_LAYOUT);"),
+    (r"coopMatStore\((.*), pool, (.*), BAND_PITCH, 0\);", r"STORE(\1, \2);"),
+)
+
+
+def emulated(source: str) -> str:
+    """A kernel's whole text without cooperative matrices."""
+    for extension in EXTENSIONS:
+        source = source.replace(f"#extension {extension} : require\n", "")
+    source = source.replace("[[unroll]] ", "")
+    for pattern, text in REWRITES:
+        source = re.sub(pattern, text, source)
+    bits = "#define BITS(x) " + ("floatBitsToUint(x)" if "#define SUM float\n" in source else "uint(x)") + "\n"
+    return re.sub(r"^shared uvec4 pool\[POOL\];\n", lambda found: found[0] + bits + MACROS, source, flags=re.M)
