@@ -70,8 +70,10 @@ int thread, k_lane, column;
 T4 w_next[UNROLLED * 4 * W_QUADS];
 T4 f_next[F_SLOTS];
 
-// Start loading a thread's blocks of the step at k0.
+// Start loading a thread's blocks of the step at k0. Behind a branch a compiler waits for what is on its way, so the step after the
+// last is loaded too; where the readers do not check K, the last one again.
 void fetch_wide(int n0, int k0, int k_end) {
+    if (K_WHOLE && AHEAD) k0 = min(k0, k_end - STEP);
     [[unroll]] for (int i = 0; i < UNROLLED * 4; i++) {
         int k = k0 + (i / 4 * K_LANES + k_lane) * GRAIN + (W_ALONG_K ? 0 : i % 4);
         int n = n0 + (W_ALONG_K ? column + i % 4 * COLUMN_LANES : column * 4 * W_QUADS);
@@ -87,6 +89,7 @@ void fetch_wide(int n0, int k0, int k_end) {
 
 // Start loading a thread's share of the step's F, quads along K (or of four rows).
 void fetch_few(int k0, int k_end) {
+    if (K_WHOLE) k0 = min(k0, k_end - STEP);
     [[unroll]] for (int i = 0; i < F_SLOTS; i++) {
         int slot = thread + i * THREADS;
         if (F_ALONG_K) f_next[i] = f_quad(slot / (STEP / 4), k0 + slot % (STEP / 4) * 4, k_end);
@@ -162,15 +165,14 @@ void main() {
     }
     if (AHEAD && k_first < k_end) fetch_wide(n0, k_first, k_end);
     for (int k0 = k_first; k0 < k_end; k0 += STEP) {
-        bool more = k0 + STEP < k_end;  // the same for all threads
         if (!AHEAD) fetch_wide(n0, k0, k_end);
         T4 w[UNROLLED * 4 * W_QUADS];
         [[unroll]] for (int i = 0; i < UNROLLED * 4 * W_QUADS; i++) w[i] = w_next[i];
         if (F_STAGED) {
             barrier();
-            if (more) fetch_few(k0 + STEP, k_end);
+            fetch_few(k0 + STEP, k_end);
         }
-        if (AHEAD && more) fetch_wide(n0, k0 + STEP, k_end);
+        if (AHEAD) fetch_wide(n0, k0 + STEP, k_end);
         [[unroll]] for (int u = 0; u < UNROLLED; u++) {
             int k = k0 + (u * K_LANES + k_lane) * GRAIN;
             [[unroll]] for (int r0 = 0; r0 < ROWS; r0 += F_ROWS) {
@@ -210,7 +212,7 @@ void main() {
         }
         if (F_STAGED) {
             at = F_POOL / 2 - at;
-            if (more) stash_few(at);
+            stash_few(at);
         }
     }
     if (F_STAGED) barrier();

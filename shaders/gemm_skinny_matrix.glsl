@@ -20,6 +20,7 @@ const int PITCH_W = (W_ALONG_K ? CHUNKS : 2 * TILES) + 1;
 const int PITCH_F = (F_ALONG_K ? CHUNKS : 2 * ROW_TILES) + 1;
 const int SIZE_STAGE_W = (W_ALONG_K ? COLUMNS : DEPTH) * PITCH_W;
 const int SIZE_STAGE = SIZE_STAGE_W + (F_ALONG_K ? ROWS : DEPTH) * PITCH_F;
+const int STRIDE = SUBGROUPS * DEPTH;  // from a step of a subgroup to its next
 const int SIZE_SUMS = 4 * COLUMNS;  // of one row of tiles
 const int LOADS_W = COLUMNS * CHUNKS / SUBGROUP;
 const int LOADS_F = ROWS * CHUNKS / SUBGROUP;
@@ -27,30 +28,33 @@ const int LOADS_F = ROWS * CHUNKS / SUBGROUP;
 shared uvec4 pool[SUBGROUPS * (SIZE_STAGE > SIZE_SUMS ? SIZE_STAGE : SIZE_SUMS)];
 
 int lane;
-uvec4 w_next[LOADS_W];
-uvec4 f_next[LOADS_F];
+uvec4 w_next[AHEAD * LOADS_W];
+uvec4 f_next[AHEAD * LOADS_F];
 
-void fetch(int n0, int k0, int k_end) {
+// Start loading the step at k0 as number p of those on their way. Behind a branch a compiler waits for what is on its way, so the
+// last steps are loaded too when nothing is left to load; where the readers do not check K, the last one again.
+void fetch(int p, int n0, int k0, int k_end) {
+    if (K_WHOLE) k0 = min(k0, k_end - DEPTH);
     [[unroll]] for (int j = 0; j < LOADS_W; j++) {
         int i = lane + j * SUBGROUP;
-        if (W_ALONG_K) w_next[j] = w_bits(n0 + i / CHUNKS, k0 + i % CHUNKS * 8, k_end);
-        else w_next[j] = w_bits(n0 + i % (2 * TILES) * 8, k0 + i / (2 * TILES), k_end);
+        if (W_ALONG_K) w_next[p * LOADS_W + j] = w_bits(n0 + i / CHUNKS, k0 + i % CHUNKS * 8, k_end);
+        else w_next[p * LOADS_W + j] = w_bits(n0 + i % (2 * TILES) * 8, k0 + i / (2 * TILES), k_end);
     }
     [[unroll]] for (int j = 0; j < LOADS_F; j++) {
         int i = lane + j * SUBGROUP;
-        if (F_ALONG_K) f_next[j] = f_bits(i / CHUNKS, k0 + i % CHUNKS * 8, k_end);
-        else f_next[j] = f_bits(i % (2 * ROW_TILES) * 8, k0 + i / (2 * ROW_TILES), k_end);
+        if (F_ALONG_K) f_next[p * LOADS_F + j] = f_bits(i / CHUNKS, k0 + i % CHUNKS * 8, k_end);
+        else f_next[p * LOADS_F + j] = f_bits(i % (2 * ROW_TILES) * 8, k0 + i / (2 * ROW_TILES), k_end);
     }
 }
 
-void stash(int at) {
+void stash(int p, int at) {
     [[unroll]] for (int j = 0; j < LOADS_W; j++) {
         int i = lane + j * SUBGROUP, row = W_ALONG_K ? CHUNKS : 2 * TILES;
-        pool[at + i / row * PITCH_W + i % row] = w_next[j];
+        pool[at + i / row * PITCH_W + i % row] = w_next[p * LOADS_W + j];
     }
     [[unroll]] for (int j = 0; j < LOADS_F; j++) {
         int i = lane + j * SUBGROUP, row = F_ALONG_K ? CHUNKS : 2 * ROW_TILES;
-        pool[at + SIZE_STAGE_W + i / row * PITCH_F + i % row] = f_next[j];
+        pool[at + SIZE_STAGE_W + i / row * PITCH_F + i % row] = f_next[p * LOADS_F + j];
     }
 }
 
@@ -74,28 +78,33 @@ void main() {
     coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> acc[ROW_TILES * TILES];
     [[unroll]] for (int t = 0; t < ROW_TILES * TILES; t++) acc[t] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0);
     int k0 = k_first + subgroup * DEPTH;
-    if (k0 < k_end) fetch(n0, k0, k_end);
-    for (; k0 < k_end; k0 += SUBGROUPS * DEPTH) {
-        stash(at);
-        subgroupMemoryBarrierShared();
-        subgroupBarrier();
-        if (k0 + SUBGROUPS * DEPTH < k_end) fetch(n0, k0 + SUBGROUPS * DEPTH, k_end);
-        [[unroll]] for (int k = 0; k < DEPTH; k += 16) {
-            coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> f[ROW_TILES];
-            [[unroll]] for (int r = 0; r < ROW_TILES; r++) {
-                int from = at + SIZE_STAGE_W;
-                if (F_ALONG_K) coopMatLoad(f[r], pool, from + r * 16 * PITCH_F + k / 8, PITCH_F, gl_CooperativeMatrixLayoutRowMajor);
-                else coopMatLoad(f[r], pool, from + k * PITCH_F + r * 2, PITCH_F, gl_CooperativeMatrixLayoutColumnMajor);
+    if (k0 < k_end) {
+        [[unroll]] for (int p = 0; p < AHEAD; p++) fetch(p, n0, k0 + p * STRIDE, k_end);
+    }
+    for (; k0 < k_end; k0 += AHEAD * STRIDE) {
+        [[unroll]] for (int p = 0; p < AHEAD; p++) {
+            stash(p, at);
+            subgroupMemoryBarrierShared();
+            subgroupBarrier();
+            fetch(p, n0, k0 + (p + AHEAD) * STRIDE, k_end);
+            if (p > 0 && k0 + p * STRIDE >= k_end) break;
+            [[unroll]] for (int k = 0; k < DEPTH; k += 16) {
+                coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> f[ROW_TILES];
+                [[unroll]] for (int r = 0; r < ROW_TILES; r++) {
+                    int from = at + SIZE_STAGE_W;
+                    if (F_ALONG_K) coopMatLoad(f[r], pool, from + r * 16 * PITCH_F + k / 8, PITCH_F, gl_CooperativeMatrixLayoutRowMajor);
+                    else coopMatLoad(f[r], pool, from + k * PITCH_F + r * 2, PITCH_F, gl_CooperativeMatrixLayoutColumnMajor);
+                }
+                [[unroll]] for (int t = 0; t < TILES; t++) {
+                    coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> w;
+                    if (W_ALONG_K) coopMatLoad(w, pool, at + t * 16 * PITCH_W + k / 8, PITCH_W, gl_CooperativeMatrixLayoutColumnMajor);
+                    else coopMatLoad(w, pool, at + k * PITCH_W + t * 2, PITCH_W, gl_CooperativeMatrixLayoutRowMajor);
+                    [[unroll]] for (int r = 0; r < ROW_TILES; r++) acc[r * TILES + t] = coopMatMulAdd(f[r], w, acc[r * TILES + t]);
+                }
             }
-            [[unroll]] for (int t = 0; t < TILES; t++) {
-                coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> w;
-                if (W_ALONG_K) coopMatLoad(w, pool, at + t * 16 * PITCH_W + k / 8, PITCH_W, gl_CooperativeMatrixLayoutColumnMajor);
-                else coopMatLoad(w, pool, at + k * PITCH_W + t * 2, PITCH_W, gl_CooperativeMatrixLayoutRowMajor);
-                [[unroll]] for (int r = 0; r < ROW_TILES; r++) acc[r * TILES + t] = coopMatMulAdd(f[r], w, acc[r * TILES + t]);
-            }
+            subgroupMemoryBarrierShared();
+            subgroupBarrier();
         }
-        subgroupMemoryBarrierShared();
-        subgroupBarrier();
     }
 
     [[unroll]] for (int r0 = 0; r0 < ROW_TILES; r0++) {

@@ -9,7 +9,8 @@ layout(constant_id = 5) const int DEPTH = 64;      // elements along K that a su
 layout(constant_id = 6) const int SPLITS = 1;
 layout(constant_id = 7) const int W_MODE = 0;      // as in gemm_skinny_variant.glsl
 layout(constant_id = 8) const int F_MODE = 0;
-layout(constant_id = 9) const int WHOLE = 0;
+layout(constant_id = 9) const int WHOLE = 0;       // 1 where each part of K is whole steps of DEPTH
+layout(constant_id = 10) const int AHEAD = 1;      // steps that are on their way in registers
 
 const bool W_ALONG_K = (W_MODE & 1) == 0;
 const bool W_VECTOR = (W_MODE & 2) != 0;
