@@ -83,6 +83,9 @@ def test_sums_agree(profiled) -> None:
     assert math.isclose(device["busy"] + device["idle"], device["span"])
     assert math.isclose(sum(data["host_us"].values()), 1e3 * data["wall_ms"])
     assert all(us >= 0 for us in data["host_us"].values())
+    first = data["first_run_ms"]
+    assert first["wall"] >= sum(ms for name, ms in first.items() if name != "wall")
+    assert 1e3 * first["plan"] > data["host_us"]["plan"], "its plan was made"
     assert math.isclose(sum(k["share"] for k in kernels), 1) and math.isclose(kernels[-1]["cumulative_share"], 1)
     assert [k["us"] for k in kernels] == sorted((k["us"] for k in kernels), reverse=True)
     assert data["operations"] == sum(k["operations"] for k in kernels)

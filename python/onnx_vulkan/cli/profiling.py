@@ -154,6 +154,8 @@ def show(data: Mapping[str, Any], top: int) -> None:
     console.print(_family_table(data), markup=False)
     _line(console, f"host, the median of {plural(data['runs'], 'run')} without timestamps, {data['wall_ms']:.3f} ms:")
     console.print(_host_table(data), markup=False)
+    first = data["first_run_ms"]
+    _line(console, f"first run {first['wall']:.1f} ms: plan {first['plan']:.1f} (with shaders), record {first['record']:.1f}")
     if data["nodes_without_kernel"]:
         nodes = ", ".join(data["nodes_without_kernel"][:10]) + (" ..." if len(data["nodes_without_kernel"]) > 10 else "")
         _line(console, f"in no kernel (folded, views, arithmetic on shapes): {nodes}")

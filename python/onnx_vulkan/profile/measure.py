@@ -83,7 +83,8 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The result. Times of the host are those of the unprofiled run of median wall time: ``wall_ns`` is the sum of the ``phases``
+    """The result. ``first_ns`` and ``first_phases`` are of the first run, which makes the plans that loading did not make, with
+    their shaders. Times of the host are those of the unprofiled run of median wall time: ``wall_ns`` is the sum of the ``phases``
     and of ``outside_ns``: Python, and ONNX Runtime where it runs the session. ``spans`` and ``shown_phases`` are of
     the profiled run whose time on the device is the median, on one time line; ``device_ns`` is that time, of which kernels run
     ``busy_ns``. ``block_runs``: how often each block runs in one run of the model (a loop's body more than once; what is shown is
@@ -94,6 +95,8 @@ class Profile:
     spans: tuple[Span, ...]
     shown_phases: tuple[Phase, ...]
     ceilings: Ceilings
+    first_ns: float
+    first_phases: Mapping[str, float]
     wall_ns: float
     phases: Mapping[str, float]
     outside_ns: float
@@ -113,11 +116,14 @@ def profile(
 
     Raises DeviceError where the device has no timestamps, InvalidInput where nothing runs on it.
     """
+    start = time.perf_counter_ns()
     run()
+    first = float(time.perf_counter_ns() - start)
     made = [b for b in blocks() if b.planned is not None and b.planned.dispatches]
     if not made:
         raise InvalidInput("nothing of this model is dispatched to the device, so there is nothing to profile.")
     device = made[0].device
+    first_phases = _total([b.replay.times() for b in made])
     if not device.info.timestamp_bits:
         raise DeviceError(f"{device.info.name} has no timestamps on its compute queue, so its kernels cannot be timed.")
     patience = time.monotonic() + PATIENCE_SECONDS
@@ -130,13 +136,15 @@ def profile(
     kernels, limits, owner = _kernels(made, [s[0] for s in shown], given or {})
     entries, times = sorted(shown, key=lambda s: sum(_span_of(e) for e in s[0]))[len(shown) // 2]
     spans, shown_phases = _time_line(made, entries, times, owner)
-    totals = {name: float(sum(t[f"{name}_ns"] for t in phases)) for name in PHASES}
+    totals = _total(phases)
     return Profile(
         device=device,
         kernels=kernels,
         spans=spans,
         shown_phases=shown_phases,
         ceilings=limits,
+        first_ns=first,
+        first_phases=first_phases,
         wall_ns=wall,
         phases=totals,
         outside_ns=wall - sum(totals.values()),
@@ -179,6 +187,11 @@ def _timed(run: Callable[[], Any], blocks: Sequence[Block]) -> tuple[float, list
 
 
 Shown = tuple[list[list[ProfileEntry]], list[dict[str, int]]]
+
+
+def _total(times: Sequence[Mapping[str, int]]) -> dict[str, float]:
+    """The phases of all blocks together."""
+    return {name: float(sum(t[f"{name}_ns"] for t in times)) for name in PHASES}
 
 
 def _profiled(run: Callable[[], Any], blocks: Sequence[Block], runs: int, patience: float) -> list[Shown]:

@@ -39,6 +39,7 @@ def as_data(p: Profile) -> dict[str, Any]:
         )
     floor = sum(k.floor_ns for k in p.kernels)
     return {
+        "first_run_ms": {"wall": p.first_ns / 1e6, **{name: ns / 1e6 for name, ns in p.first_phases.items()}},
         "wall_ms": p.wall_ns / 1e6,
         "runs": p.runs,
         "host_us": {**{name: p.phases[name] / 1e3 for name in PHASES}, "outside": p.outside_ns / 1e3},
