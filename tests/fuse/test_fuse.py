@@ -298,6 +298,14 @@ def test_loops_of_one_shape_are_one_kernel():
     assert len(step.writes) == 3, "what the kernel alone reads is not stored"
 
 
+def test_small_loops_that_share_nothing_are_one_kernel():
+    b = Builder()
+    x, y = b.input("x", DType.F32, (N, 4)), b.input("y", DType.F32, (N, 4))
+    outputs = [b.exp(x), b.transpose(b.sin(b.transpose(y, [1, 0])), [1, 0])]
+    check(b, outputs, {"x": data(5, 4), "y": data(5, 4)}, 1)
+    check(b, outputs, {"x": data(5000, 4), "y": data(5000, 4)}, 2)
+
+
 def test_loops_join_what_they_read_at_their_own_index_only():
     b = Builder()
     x = b.input("x", DType.F32, (4, 4))

@@ -272,3 +272,36 @@ def test_products_take_bytes_as_they_are(dtype):
     feeds = {v.name: RNG.integers(0, 100, v.shape).astype(dtype.numpy) for v in program.inputs}
     for before, now in zip(interpret(program, feeds), interpret(after, feeds), strict=True):
         np.testing.assert_array_equal(before, now)
+
+
+def test_windows_and_heads_are_read_where_they_are():
+    """Attention in windows, as models write it: batch and heads of one product, cut from a tensor that has them apart."""
+    b = Builder()
+    windows, tokens, heads, depth = 4, 9, 3, 8
+    x = b.input("x", DType.F32, (windows * tokens, 3 * heads * depth))
+    qkv = b.tanh(x)
+    qkv = b.transpose(b.reshape(qkv, (windows, tokens, 3, heads, depth)), [2, 0, 3, 1, 4])
+    qkv = b.reshape(qkv, (3, windows * heads, tokens, depth))
+    parts = [b.slice(qkv, (i, 0, 0, 0), (1, *qkv.shape[1:])) for i in range(3)]
+    q, k, v = (b.reshape(p, qkv.shape[1:]) for p in parts)
+    y = b.contract(b.contract(q, b.transpose(k, [0, 2, 1])), v)
+    y = b.transpose(b.reshape(y, (windows, heads, 3, 3, depth)), [0, 2, 3, 1, 4])
+    program = b.finish([b.contract(b.reshape(y, (windows * tokens, heads * depth)), b.const(weights(heads * depth, 5)))])
+    with Scope({}):
+        best = optimize(program, {})
+        steps = fuse(best).steps
+    feeds = {"x": weights(*x.shape)}
+    for got, want in zip(interpret(best, feeds), interpret(program, feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    assert [len(s.writes) for s in steps] == [1] * 4, [s.label for s in steps]  # the tanh and three products
+
+
+@pytest.mark.parametrize("cut", [((0, 1, 0), (6, 2, 5)), ((0, 0, 4), (6, 4, 1)), ((1, 0, 0), (3, 4, 5)), ((0, 0, 0), (6, 4, 5))])
+def test_slices_of_what_was_reshaped(cut):
+    b = Builder()
+    x = b.input("x", DType.F32, (2, 3, 4, 5))
+    program = b.finish([b.neg(b.slice(b.reshape(b.abs(x), (6, 4, 5)), *cut, steps=(1, 1, 1)))])
+    best = optimize(program, {})
+    feeds = {"x": weights(2, 3, 4, 5)}
+    for got, want in zip(interpret(best, feeds), interpret(program, feeds), strict=True):
+        assert got.tobytes() == want.tobytes() and got.shape == want.shape

@@ -1,8 +1,8 @@
 """Puts loop kernels of one shape together: what they share is read and computed once, and fewer kernels wait for each other.
 
 Two ways: a value joins the kernel whose results it reads at its own index, and it joins a kernel that reads a tensor that it
-reads too. Neither makes any kernel wait for more than before: all that a joined kernel reads from others is made earlier than
-what its members would have waited for.
+reads too, or any while both are small. Neither makes any kernel wait for more than before: all that a joined kernel reads from
+others is made earlier than what its members would have waited for.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from onnx_vulkan.dims import Extent
+from onnx_vulkan.dims import Extent, current_scope, evaluate, product
 from onnx_vulkan.fuse.dataflow import Dataflow
 from onnx_vulkan.fuse.regions import Region
 from onnx_vulkan.program.ir import Instr, Value
@@ -19,6 +19,9 @@ __all__ = ["join_loops"]
 
 MAX_OUTPUTS = 12
 """Tensors that one loop kernel writes."""
+
+SMALL = 1 << 14
+"""Elements up to which (at the sizes of the first run) a kernel costs its launch, and not what it does."""
 
 _Kernel = Region | Value
 
@@ -105,8 +108,10 @@ class _Joiner:
     def place(self, v: Value, inside: set[Instr], reads: dict[Value, bool], most_inside: int, most_reads: int) -> None:
         """Put loop value *v* into a kernel that it may join, else into one of its own."""
         groups = self.groups.setdefault(v.shape, [])
+        numbers = current_scope().values
+        small = numbers is not None and evaluate(product(v.shape), numbers) <= SMALL
         for group in reversed(groups):
-            if len(group.values) < MAX_OUTPUTS and self.may_join(group, reads):
+            if len(group.values) < MAX_OUTPUTS and self.may_join(group, reads, small):
                 if (
                     len(group.inside | inside) > most_inside
                     or len((group.reads | reads.keys()) - group.values.keys()) > most_reads
@@ -122,13 +127,13 @@ class _Joiner:
         group.reads |= reads.keys()
         self.depth[v] = group.depth
 
-    def may_join(self, group: _Group, reads: dict[Value, bool]) -> bool:
+    def may_join(self, group: _Group, reads: dict[Value, bool], small: bool) -> bool:
         depths = (self.depth[self.kernels[x]] for x in reads if x in self.kernels and x not in group.values)
         latest = max(depths, default=0)
         own = [same for x, same in reads.items() if x in group.values]
         if own:
             return all(own) and latest < group.depth
-        return latest + 1 == group.depth and any(x in group.reads for x in reads if not x.is_const)
+        return latest + 1 == group.depth and (small or any(x in group.reads for x in reads if not x.is_const))
 
 
 def join_loops(

@@ -104,6 +104,8 @@ class _Rebuild(Builder):
             return self.sink_transpose_below_reshape(instr, xs[0])
         if instr.op == "contract":
             return self.split_batch(instr, xs)
+        if instr.op == "slice" and self.made_by(xs[0], "reshape") is not None:
+            return self.sink_reshape_below_slice(instr, xs[0])
         if instr.op == "transpose":
             return self.sink_reshape_below_transpose(instr, xs[0])
         if instr.op == "reduce" and self.made_by(xs[0], "reshape") is not None:
@@ -133,7 +135,10 @@ class _Rebuild(Builder):
                     continue
                 y = self.again_elementwise(instr, inner)
                 return (self.transpose(y, perm),)
-            shape = first.inputs[0].shape
+            if any(self.made_by(x, "contract") for x in full):
+                continue  # what follows a product in its own shape runs in its kernel
+            of_product = [m for m in moved if m is not None and self.made_by(m.inputs[0], "contract")]
+            shape = (of_product or [first])[0].inputs[0].shape
             spread = [self.respread(x, shape) if self.is_spread(x) else self.reshape(x, shape) for x in xs]
             if any(x is None for x in spread):
                 continue
@@ -266,9 +271,10 @@ class _Rebuild(Builder):
 
     # ------------------------------------------------------------------------------------------------ products
     def split_batch(self, instr: Instr, xs: list[Value]) -> tuple[Value, ...] | None:
-        """A product whose operand is spread over a part of a batch axis (keys that several heads share): that axis is split in
-        all operands, so that the operand is read by strides and never written out."""
-        batch = next((found for x in xs if (found := self.spread_within(x)) is not None), None)
+        """A product with a batch axis that an operand has joined from axes apart (windows and heads), or over a part of which it
+        is spread (keys that several heads share): the axis is split in all operands, so that they are read by strides and
+        never written out."""
+        batch = next((found for x in xs if (found := self.joined_batch(x)) is not None), None)
         if batch is None:
             return None
         left, right = (self.with_batch(x, batch) for x in xs)
@@ -280,19 +286,19 @@ class _Rebuild(Builder):
         made, r = self.made_by(x, "transpose"), x.rank
         return made.inputs[0] if made is not None and made.attrs["perm"] == (*range(r - 2), r - 1, r - 2) else x
 
-    def spread_within(self, x: Value) -> tuple[Extent, ...] | None:
-        """The batch axes before a reshape that joined axes along which *x* is spread with others, None where there was none."""
+    def joined_batch(self, x: Value) -> tuple[Extent, ...] | None:
+        """The batch axes before a reshape that joined such as no strides can join, None where there was none."""
         x = self.untransposed(x)
         made = self.made_by(x, "reshape")
-        spread = self.made_by(made.inputs[0], "broadcast") if made is not None else None
-        if spread is None or spread.out.shape[-2:] != x.shape[-2:]:
+        view = self._made.get(made.inputs[0]) if made is not None else None
+        if view is None or view.op not in ("broadcast", "transpose", "slice") or view.out.shape[-2:] != x.shape[-2:]:
             return None
-        whole, inner = spread.out.shape, spread.inputs[0].shape
-        small = (*([1] * (len(whole) - len(inner))), *inner)
+        whole, inner = view.out.shape, view.inputs[0].shape
+        small = (*([1] * (len(whole) - len(inner))), *inner) if view.op == "broadcast" else whole
         for a, _ in reshape_groups(whole[:-2], x.shape[:-2]):
             own = [small[i] == whole[i] for i in a if whole[i] != 1]
-            if True in own and False in own:
-                return whole[:-2]
+            if len(own) > 1 and (view.op != "broadcast" or (True in own and False in own)):
+                return tuple(e for e in whole[:-2] if e != 1)
         return None
 
     def with_batch(self, x: Value, batch: tuple[Extent, ...]) -> Value:
@@ -302,17 +308,41 @@ class _Rebuild(Builder):
         return y if inner is x else self.transpose(y, [*range(len(batch)), len(batch) + 1, len(batch)])
 
     def sink_reshape_below_transpose(self, instr: Instr, x: Value) -> tuple[Value, ...] | None:
-        """The axes of a product that a reshape joined move together: then the product itself can store them transposed."""
+        """Axes of a product that a reshape joined or split move together: then the product itself can store them transposed."""
         made = self.made_by(x, "reshape")
         if made is None or self.made_by(made.inputs[0], "contract") is None:
             return None
         source = made.inputs[0]
-        joined: dict[int, list[int]] = {}
-        for a, b in reshape_groups(source.shape, x.shape):
-            if len(b) != 1:
+        runs = {tuple(j for j in b if x.shape[j] != 1): list(a) for a, b in reshape_groups(source.shape, x.shape)}
+        moved = [p for p in instr.attrs["perm"] if x.shape[p] != 1]
+        perm = runs.pop((), [])
+        while moved:
+            run = next((r for r in runs if r == tuple(moved[: len(r)])), None)
+            if run is None:
                 return None
-            joined[b[0]] = list(a)
-        y = self.transpose(source, [i for p in instr.attrs["perm"] for i in joined[p]])
+            perm += runs.pop(run)
+            moved = moved[len(run) :]
+        return (self.reshape(self.transpose(source, perm), instr.out.shape),)
+
+    def sink_reshape_below_slice(self, instr: Instr, x: Value) -> tuple[Value, ...] | None:
+        """A slice of axes that a reshape left as they were."""
+        made = self.made_by(x, "reshape")
+        if made is None:
+            return None
+        a = instr.attrs
+        source = made.inputs[0]
+        starts: list[Extent] = [0] * source.rank
+        sizes, steps = list(source.shape), [1] * source.rank
+        for before, after in reshape_groups(source.shape, x.shape):
+            cut = [j for j in after if not (a["starts"][j] == 0 and a["sizes"][j] == x.shape[j] and a["steps"][j] == 1)]
+            if not cut:
+                continue
+            own = [i for i in before if source.shape[i] != 1]
+            if len(own) != 1 or [j for j in after if x.shape[j] != 1] != cut:
+                return None
+            (i,), (j,) = own, cut
+            starts[i], sizes[i], steps[i] = a["starts"][j], a["sizes"][j], a["steps"][j]
+        y = self.slice(source, starts, sizes, steps)
         return (self.reshape(y, instr.out.shape),)
 
 
