@@ -462,7 +462,7 @@ def maximum(a: Extent, b: Extent) -> Extent:
     return _atom("max", a, b)
 
 
-def ceil_div(a: Extent, b: int) -> Extent:
+def ceil_div(a: Extent, b: Extent) -> Extent:
     """``a / b`` rounded up."""
     return (a + (b - 1)) // b
 

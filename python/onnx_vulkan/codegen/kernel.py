@@ -9,7 +9,7 @@ from typing import Protocol
 
 from onnx_vulkan.codegen import functions
 from onnx_vulkan.codegen.params import Params
-from onnx_vulkan.dims import Extent, ceil_div, maximum, minimum
+from onnx_vulkan.dims import Extent, ceil_div, maximum
 from onnx_vulkan.program.ir import Value
 
 __all__ = ["At", "Kernel", "Launch", "Limits", "Step", "Variant", "chosen_by_step", "grid_of", "is_multiple", "workgroups"]
@@ -181,8 +181,9 @@ def workgroups(items: Extent, per_group: int) -> Extent:
 
 
 def grid_of(groups: Extent) -> tuple[Extent, Extent, Extent]:
-    """A one-dimensional grid, folded into two directions past the guaranteed limit (the kernel linearises it again)."""
-    if isinstance(groups, int) and groups <= MAX_GRID:
-        return max(groups, 0), 1, 1
-    x = minimum(groups, MAX_GRID)
-    return x, ceil_div(maximum(groups, 0), MAX_GRID), 1
+    """A one-dimensional grid, folded into two directions past the guaranteed limit (the kernel linearises it again).
+
+    Its last row is nearly full: workgroups past the end are few.
+    """
+    y = ceil_div(maximum(groups, 0), MAX_GRID)
+    return ceil_div(groups, maximum(y, 1)), y, 1

@@ -22,8 +22,8 @@ from onnx_vulkan.program.ir import Instr, Value
 
 __all__ = ["Crossing", "find_crossing"]
 
-SIDE = 32
-"""Words along either side of a tile."""
+SIDES = {1: 32, 2: 64, 4: 64}
+"""Elements along either side of a tile, by how many are moved together."""
 
 SHORTEST = 8
 """An axis shorter than this leaves most of a tile empty."""
@@ -91,16 +91,16 @@ class Crossing:
 
     def tiles(self, width: int) -> tuple[Extent, Extent]:
         """The tiles along a and b."""
-        return ceil_div(self.extent_a, SIDE * width), ceil_div(self.extent_b, SIDE * width)
+        return ceil_div(self.extent_a, SIDES[width]), ceil_div(self.extent_b, SIDES[width])
 
     def _render(self, width: int) -> tuple[Kernel, Walk, list[Extent]]:
         params = Params()
         r = Renderer(params, self.producers, self.is_leaf)
         end_a, end_b = params.word(self.extent_a), params.word(self.extent_b)
         tiles_a, tiles_b = self.tiles(width)
-        side = SIDE * width
-        local = "int(gl_LocalInvocationID.x)"
-        across, along = f"{local} / {SIDE} + n * int(gl_WorkGroupSize.x) / {SIDE}", f"{local} % {SIDE} * {width}"
+        side, line = SIDES[width], SIDES[width] // width
+        local = "gl_LocalInvocationID.x"
+        across, along = f"int({local} / {line}u + n * gl_WorkGroupSize.x / {line}u)", f"int({local} % {line}u) * {width}"
         walk = Walk(
             r,
             self.names,
@@ -133,7 +133,7 @@ class Crossing:
                 r.staged[s.leaf, s.offset] = f"{cells}[in_a][in_b]"
             else:
                 words = vector.word_count(t, width)
-                shared.append(f"shared uint {cells}[{side}][{words * SIDE} + 1];")
+                shared.append(f"shared uint {cells}[{side}][{words * line} + 1];")
                 lines += vector.load(f"x{n}", t, width, pointer, place)
                 lines += [f"{cells}[in_a][in_b / {width} * {words} + {w}] = x{n}[{w}];" for w in range(words)]
                 r.staged[s.leaf, s.offset] = vector.get(t, f"{cells}[in_a + k]", "in_b")
@@ -147,18 +147,18 @@ class Crossing:
             [
                 "layout(local_size_x_id = 0) in;",
                 "layout(constant_id = 1) const bool FOLDED = false;  // the grid's directions are not those of the tiles",
-                f"const uint ITEMS = {side * SIDE}u / gl_WorkGroupSize.x;",
+                f"const uint ITEMS = {side * line}u / gl_WorkGroupSize.x;",
                 *shared,
                 "",
                 "void main() {",
-                "    int tile_b = int(gl_WorkGroupID.x), tile_a = int(gl_WorkGroupID.y), outer = int(gl_WorkGroupID.z);",
+                "    int tile_a = int(gl_WorkGroupID.x), tile_b = int(gl_WorkGroupID.y), outer = int(gl_WorkGroupID.z);",
                 "    if (FOLDED) {",
-                "        int tile = tile_a * int(gl_NumWorkGroups.x) + tile_b;",
+                "        int tile = tile_b * int(gl_NumWorkGroups.x) + tile_a;",
                 f"        if (tile >= {params.word(tiles_a * tiles_b * self.extent_outer)}) return;",
-                f"        int rest = divide(tile, {params.divisor(tiles_b)});",
-                f"        outer = divide(rest, {params.divisor(tiles_a)});",
-                f"        tile_b = tile - rest * {params.word(tiles_b)};",
-                f"        tile_a = rest - outer * {params.word(tiles_a)};",
+                f"        int rest = divide(tile, {params.divisor(tiles_a)});",
+                f"        outer = divide(rest, {params.divisor(tiles_b)});",
+                f"        tile_a = tile - rest * {params.word(tiles_a)};",
+                f"        tile_b = rest - outer * {params.word(tiles_b)};",
                 "    }",
                 f"    int first_a = tile_a * {side}, first_b = tile_b * {side};",
                 *("    " + line for line in setup[:placed]),
@@ -183,11 +183,11 @@ class Crossing:
         width = self.vector
         if width > 1:
             _, walk, aligned = self.text(width)
-            if min(a, b) < SIDE * width // 2 or not walk.suits(at) or not all(is_multiple(at, e, width) for e in aligned):
+            if min(a, b) < SIDES[width] // 2 or not walk.suits(at) or not all(is_multiple(at, e, width) for e in aligned):
                 width = 1
         kernel, _, _ = self.text(width)
         tiles_a, tiles_b = self.tiles(width)
-        grid = tiles_b, tiles_a, self.extent_outer
+        grid = tiles_a, tiles_b, self.extent_outer
         folded = any(at(e) > MAX_GRID for e in grid)
         if folded:
             grid = grid_of(tiles_a * tiles_b * self.extent_outer)
