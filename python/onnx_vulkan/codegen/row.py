@@ -320,7 +320,8 @@ class _RowStep:
         kernel, walk = self.text(form)
         if not form.kept or items * width > walk.most(KEPT_ELEMENTS):
             kernel, walk = self.text(replace(form, kept=False))
-            items = max(min(items, _few(walk.most(LOADED_ELEMENTS) // width)), 1)
+            most = max(walk.most(LOADED_ELEMENTS) // width, 1)
+            items = items if items <= min(2, most) else most
         x, y, _ = grid_of(workgroups(self.rows, size // lanes))
         return [Launch(kernel, Variant((size, lanes, items), (x, y, 1 if self.pieces is None else PIECES)))]
 
