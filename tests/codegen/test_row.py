@@ -117,3 +117,14 @@ def test_what_is_widened_by_hand():
     with ProgramRun(p) as run:
         for got, want in zip(run.run({"x": a}), interpret(p, {"x": a}), strict=True):
             np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_reduction_that_reads_nothing(axis):
+    b = Builder()
+    x = b.input("x", DType.F32, (N, 40))
+    p = b.finish([b.reduce("sum", b.iota((N, 40), axis, DType.F32), [axis]), b.neg(x)])
+    feeds = {"x": data((5, 40), DType.F32)}
+    with ProgramRun(p, {"n": 5}) as run:
+        for got, want in zip(run.run(feeds), interpret(p, feeds), strict=True):
+            np.testing.assert_array_equal(got, want)

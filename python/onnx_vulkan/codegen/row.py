@@ -340,7 +340,7 @@ class _RowStep:
         lanes = 1
         if self.row_fast:
             # neighbouring rows, as many as make a whole line
-            line = LINE_BYTES // max(v.dtype.size for v in self.moved)
+            line = LINE_BYTES // max((v.dtype.size for v in self.moved), default=4)
             inner = at(product(self.group.space[i] for i in self.runs[0][-1])) if self.runs[0] else 1
             together = min(line, 1 << max(inner - 1, 0).bit_length(), usual)
             while lanes * 4 < cols and together * lanes < usual and (rows * lanes < SMALL_GRID // 4 or lanes * 16 < cols):
