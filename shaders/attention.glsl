@@ -2,8 +2,8 @@
 //
 // A workgroup has BM rows of one batch entry and walks the keys in steps of BN. A step is two tiled products, as gemm_tile.glsl
 // makes them: scores from Q and K (depth: the head size), and the sums from the weights, which lie in shared memory, and V (depth:
-// the keys of the step). Both take their operands BK deep from a ring of two buffers, so that the next ones are on their way in
-// registers while these are multiplied. A thread has TM rows, BN / 8 scores and WIDTH / 8 sums a row; 8 threads share a row and
+// the keys of the step). Both take their operands BK deep from a pair of buffers, the next ones on their way in registers
+// while these are multiplied. A thread has TM rows, BN / 8 scores and WIDTH / 8 sums a row; 8 threads share a row and
 // know its highest score so far (of all they have seen), from which weights are counted; when it rises, sums are scaled down.
 //
 // Grid: one dimension (folded past 65535), rows fastest, then batch. A grid too large is harmless.
@@ -28,12 +28,11 @@ const int PITCH_Q = BM / 4 + 1;
 const int PITCH_K = BN / 4 + 1;
 const int PITCH_V = WIDTH / 4 + 1;
 const int STEP_K = BK * (PITCH_Q + PITCH_K), STEP_V = BK * PITCH_V;
-const int STEP_SIZE = STEP_K > STEP_V ? STEP_K : STEP_V;
-const int POOL = 2 * STEP_SIZE > ROWS * PITCH_V ? 2 * STEP_SIZE : ROWS * PITCH_V;
 
-shared T4 pool[POOL];
-shared T4 weights[BN * PITCH_Q];           // a row of constant key
-shared T4 parts[COLUMNS * (BM / 4)];       // a value of each thread and row
+shared T4 pool_k[2 * STEP_K];               // steps of Q and K
+shared T4 pool_v[2 * STEP_V > ROWS * PITCH_V ? 2 * STEP_V : ROWS * PITCH_V];
+shared T4 weights[BN * PITCH_Q];            // a row of constant key
+shared T4 parts[COLUMNS * (BM / 4)];        // a value of each thread and row
 
 int thread, row, column;
 T4 q_next[QUADS_Q];
@@ -65,34 +64,38 @@ void fetch_v(int k) {
     }
 }
 
-// Put a fetched quad of row r of an operand into the pool, as rows of constant k.
-void stash(int at, int pitch, int r, int k, bool along_k, T4 quad) {
-    if (along_k) {
-        [[unroll]] for (int c = 0; c < 4; c++) pool[at + (k + c) * pitch + r / 4][r % 4] = quad[c];
-    } else {
-        pool[at + k * pitch + r / 4] = quad;
-    }
-}
-
+// Put what was fetched into half `at` of a pool, as rows of constant k.
 void stash_k(int at) {
     [[unroll]] for (int i = 0; i < QUADS_Q; i++) {
         int slot = thread + i * THREADS;
-        if (Q_ALONG_K) stash(at, PITCH_Q, slot / (BK / 4), slot % (BK / 4) * 4, true, q_next[i]);
-        else stash(at, PITCH_Q, slot % (BM / 4) * 4, slot / (BM / 4), false, q_next[i]);
+        if (Q_ALONG_K) {
+            int m = slot / (BK / 4), k = slot % (BK / 4) * 4;
+            [[unroll]] for (int c = 0; c < 4; c++) pool_k[at + (k + c) * PITCH_Q + m / 4][m % 4] = q_next[i][c];
+        } else {
+            pool_k[at + slot / (BM / 4) * PITCH_Q + slot % (BM / 4)] = q_next[i];
+        }
     }
     at += BK * PITCH_Q;
     [[unroll]] for (int i = 0; i < QUADS_K; i++) {
         int slot = thread + i * THREADS;
-        if (K_ALONG_K) stash(at, PITCH_K, slot / (BK / 4), slot % (BK / 4) * 4, true, k_next[i]);
-        else stash(at, PITCH_K, slot % (BN / 4) * 4, slot / (BN / 4), false, k_next[i]);
+        if (K_ALONG_K) {
+            int n = slot / (BK / 4), k = slot % (BK / 4) * 4;
+            [[unroll]] for (int c = 0; c < 4; c++) pool_k[at + (k + c) * PITCH_K + n / 4][n % 4] = k_next[i][c];
+        } else {
+            pool_k[at + slot / (BN / 4) * PITCH_K + slot % (BN / 4)] = k_next[i];
+        }
     }
 }
 
 void stash_v(int at) {
     [[unroll]] for (int i = 0; i < QUADS_V; i++) {
         int slot = thread + i * THREADS;
-        if (V_ALONG_K) stash(at, PITCH_V, slot / (BK / 4), slot % (BK / 4) * 4, true, v_next[i]);
-        else stash(at, PITCH_V, slot % (WIDTH / 4) * 4, slot / (WIDTH / 4), false, v_next[i]);
+        if (V_ALONG_K) {
+            int n = slot / (BK / 4), k = slot % (BK / 4) * 4;
+            [[unroll]] for (int c = 0; c < 4; c++) pool_v[at + (k + c) * PITCH_V + n / 4][n % 4] = v_next[i][c];
+        } else {
+            pool_v[at + slot / (WIDTH / 4) * PITCH_V + slot % (WIDTH / 4)] = v_next[i];
+        }
     }
 }
 
@@ -100,8 +103,8 @@ void multiply_k(int at) {
     [[unroll]] for (int k = 0; k < BK; k++) {
         T4 a[TM / 4];
         T4 b[TN / 4];
-        [[unroll]] for (int i = 0; i < TM / 4; i++) a[i] = pool[at + k * PITCH_Q + i * ROWS + row];
-        [[unroll]] for (int j = 0; j < TN / 4; j++) b[j] = pool[at + BK * PITCH_Q + k * PITCH_K + j * COLUMNS + column];
+        [[unroll]] for (int i = 0; i < TM / 4; i++) a[i] = pool_k[at + k * PITCH_Q + i * ROWS + row];
+        [[unroll]] for (int j = 0; j < TN / 4; j++) b[j] = pool_k[at + BK * PITCH_Q + k * PITCH_K + j * COLUMNS + column];
         [[unroll]] for (int i = 0; i < TM / 4; i++) {
             [[unroll]] for (int c = 0; c < 4; c++) {
                 [[unroll]] for (int j = 0; j < TN / 4; j++) {
@@ -118,7 +121,7 @@ void multiply_v(int at, int first) {
         T4 a[TM / 4];
         T4 b[TW / 4];
         [[unroll]] for (int i = 0; i < TM / 4; i++) a[i] = weights[(first + k) * PITCH_Q + i * ROWS + row];
-        [[unroll]] for (int j = 0; j < TW / 4; j++) b[j] = pool[at + k * PITCH_V + j * COLUMNS + column];
+        [[unroll]] for (int j = 0; j < TW / 4; j++) b[j] = pool_v[at + k * PITCH_V + j * COLUMNS + column];
         [[unroll]] for (int i = 0; i < TM / 4; i++) {
             [[unroll]] for (int c = 0; c < 4; c++) {
                 [[unroll]] for (int j = 0; j < TW / 4; j++) {
@@ -130,8 +133,8 @@ void multiply_v(int at, int first) {
     }
 }
 
-// What the scores of keys n0 .. n0 + BN make of the rows: weights in shared memory, sums and totals scaled to the highest score.
-void weigh(int z, int m0, int n0) {
+// The scores of keys n0 .. n0 + BN, and the highest of each row that this thread knows.
+void finish_scores(int z, int m0, int n0) {
     [[unroll]] for (int i = 0; i < TM / 4; i++) {
         T4 own = highest[i];
         [[unroll]] for (int c = 0; c < 4; c++) {
@@ -149,7 +152,10 @@ void weigh(int z, int m0, int n0) {
         }
         parts[column * (BM / 4) + i * ROWS + row] = own;
     }
-    barrier();
+}
+
+// What scores make of the rows: weights in shared memory, sums and totals scaled to the highest score.
+void weigh() {
     [[unroll]] for (int i = 0; i < TM / 4; i++) {
         T4 most = parts[i * ROWS + row];
         [[unroll]] for (int c = 1; c < COLUMNS; c++) most = greater(most, parts[c * (BM / 4) + i * ROWS + row]);
@@ -178,7 +184,6 @@ void weigh(int z, int m0, int n0) {
         }
     }
     [[unroll]] for (int i = 0; i < TM * TN / 4; i++) s[i] = T4(0);
-    barrier();
 }
 
 void main() {
@@ -203,39 +208,38 @@ void main() {
         total[i] = T4(0);
     }
 
-    // Each turn loads a step and multiplies the one before. All functions are called once: a driver may keep what a function works
-    // on in memory otherwise.
-    int at = 0;
-    int n_next = 0, k_at = 0, first = 0;   // the keys and the depth of the next step; the depth of this one
-    bool sums_next = false, sums = false;  // whether they are of the second product
-    bool begun = false;
-    while (true) {  // all conditions here are the same for all threads
-        bool more = n_next < SIZE_T;
-        if (more) {
-            if (sums_next) fetch_v(n_next + k_at);
-            else fetch_k(k_at, m0, n_next);
-        }
-        if (begun) {
-            if (sums) multiply_v(at, first);
-            else multiply_k(at);
-            at = STEP_SIZE - at;
-        }
-        if (!more) break;
-        if (sums_next) stash_v(at);
-        else stash_k(at);
-        barrier();
-        if (begun && sums_next && !sums) weigh(z, m0, n_next);
-        begun = true;
-        sums = sums_next;
-        first = k_at;
-        k_at += BK;
-        if (sums ? k_at >= min(BN, SIZE_T - n_next) : k_at >= SIZE_D) {
-            if (sums) n_next += BN;
-            sums_next = !sums;
-            k_at = 0;
-        }
+    // The last step of a product loads the first one of the same product with the next keys, so that no load stands under a condition
+    // (behind a branch a compiler waits for it). Past the last key that gives zeros, or keys that are not looked at.
+    int at_k = 0, at_v = 0;
+    if (SIZE_T > 0) {
+        fetch_k(0, m0, 0);
+        fetch_v(0);
+        stash_k(0);
+        stash_v(0);
     }
     barrier();
+    for (int n0 = 0; n0 < SIZE_T; n0 += BN) {
+        for (int k = 0; k < SIZE_D; k += BK) {
+            bool last = k + BK >= SIZE_D;
+            fetch_k(last ? 0 : k + BK, m0, last ? n0 + BN : n0);
+            multiply_k(at_k);
+            at_k = STEP_K - at_k;
+            stash_k(at_k);
+            barrier();
+        }
+        finish_scores(z, m0, n0);
+        barrier();
+        weigh();
+        barrier();
+        int end = min(SIZE_T - n0, BN);
+        for (int k = 0; k < end; k += BK) {
+            fetch_v(k + BK >= end ? n0 + BN : n0 + k + BK);
+            multiply_v(at_v, k);
+            at_v = STEP_V - at_v;
+            stash_v(at_v);
+            barrier();
+        }
+    }
 
     [[unroll]] for (int i = 0; i < TM / 4; i++) parts[column * (BM / 4) + i * ROWS + row] = total[i];
     barrier();
@@ -245,13 +249,13 @@ void main() {
         [[unroll]] for (int r = 0; r < 4; r++) {
             T scale = inverse(sums[r]);
             [[unroll]] for (int j = 0; j < TW / 4; j++) {
-                pool[row * PITCH_V + j * COLUMNS + column] = o[(4 * i + r) * (TW / 4) + j] * scale;
+                pool_v[row * PITCH_V + j * COLUMNS + column] = o[(4 * i + r) * (TW / 4) + j] * scale;
             }
             barrier();
             // out through shared memory: stores then run along rows, and their code is there once
             for (int e = thread; e < ROWS * WIDTH; e += THREADS) {
                 int n = e % WIDTH, m = m0 + (i * ROWS + e / WIDTH) * 4 + r;
-                if (m < SIZE_M && n < SIZE_N) store(z, m, n, 0, pool[e / WIDTH * PITCH_V + n / 4][n % 4]);
+                if (m < SIZE_M && n < SIZE_N) store(z, m, n, 0, pool_v[e / WIDTH * PITCH_V + n / 4][n % 4]);
             }
             barrier();
         }

@@ -14,47 +14,53 @@ const int UNIT = 16;
 const int SUBGROUPS = THREADS / 32;
 const int ROWS = ROW_UNITS * UNIT;
 const int BM = SUBGROUPS * ROWS;
-const int PITCH_K = DEPTH / 4 + 2;  // quads; 16 bytes of padding keep rows in different banks
-const int PITCH_V = WIDTH / 4 + 2;
-const int PITCH_S = BN / 4 + 1;
-const int PITCH_W = (BN > DEPTH ? BN : DEPTH) / 4 + 2;
-const int QUADS_K = BN * DEPTH / 4 / THREADS;
-const int QUADS_V = BN * WIDTH / 4 / THREADS;
-const int TURNS = BN / 8;           // quads of scores of an invocation and row
+const int CHUNKS_K = DEPTH / 8;  // chunks of 8 elements, 16 bytes, of a row
+const int CHUNKS_V = WIDTH / 8;
+// A chunk of padding keeps rows in different banks.
+const int PITCH_K = CHUNKS_K + 1;
+const int PITCH_V = CHUNKS_V + 1;
+const int PITCH_R = (BN / 4 > CHUNKS_K ? BN / 4 : CHUNKS_K) + 1;
+const int LOADS_K = BN * CHUNKS_K / THREADS;
+const int LOADS_V = BN * CHUNKS_V / THREADS;
+const int TURNS = BN / 16;       // chunks of weights of an invocation and row
+const int SCALES = BN / 8;       // where in a row the scale lies, 16 times, behind the weights
 
 #define LEFT coopmat<float16_t, gl_ScopeSubgroup, UNIT, UNIT, gl_MatrixUseA>
 #define RIGHT coopmat<float16_t, gl_ScopeSubgroup, UNIT, UNIT, gl_MatrixUseB>
 #define SUMS coopmat<float, gl_ScopeSubgroup, UNIT, UNIT, gl_MatrixUseAccumulator>
 
-shared f16vec4 keys[BN * PITCH_K];
-shared f16vec4 values[BN * PITCH_V];
-shared vec4 scores[BM * PITCH_S];
-shared f16vec4 weights[BM * PITCH_W];       // and first the queries
-shared vec4 scales[BM * (UNIT / 4 + 1)];    // rows of one number
+shared uvec4 keys[BN * PITCH_K];
+shared uvec4 values[BN * PITCH_V];
+shared uvec4 rows[BM * PITCH_R];  // queries, then scores, then weights; in the end sums. The last chunk of a row: its inverse
 
 int thread;
-f16vec4 k_next[QUADS_K];
-f16vec4 v_next[QUADS_V];
+uvec4 k_next[LOADS_K];
+uvec4 v_next[LOADS_V];
 
+uvec4 chunk(f16vec4 a, f16vec4 b) {
+    return uvec4(packFloat2x16(a.xy), packFloat2x16(a.zw), packFloat2x16(b.xy), packFloat2x16(b.zw));
+}
+
+// Loads stand under no condition: past the last key they give 0, or a key whose score is not looked at.
 void fetch(int n0) {
-    [[unroll]] for (int i = 0; i < QUADS_K; i++) {
-        int slot = thread + i * THREADS;
-        k_next[i] = k_quad(n0 + slot / (DEPTH / 4), slot % (DEPTH / 4) * 4, SIZE_D);
+    [[unroll]] for (int i = 0; i < LOADS_K; i++) {
+        int slot = thread + i * THREADS, n = n0 + slot / CHUNKS_K, d = slot % CHUNKS_K * 8;
+        k_next[i] = chunk(k_quad(n, d, SIZE_D), k_quad(n, d + 4, SIZE_D));
     }
-    [[unroll]] for (int i = 0; i < QUADS_V; i++) {
-        int slot = thread + i * THREADS;
-        v_next[i] = v_quad(slot % (WIDTH / 4) * 4, n0 + slot / (WIDTH / 4), SIZE_T);
+    [[unroll]] for (int i = 0; i < LOADS_V; i++) {
+        int slot = thread + i * THREADS, k = n0 + slot / CHUNKS_V, n = slot % CHUNKS_V * 8;
+        v_next[i] = chunk(v_quad(n, k, SIZE_T), v_quad(n + 4, k, SIZE_T));
     }
 }
 
 void stash() {
-    [[unroll]] for (int i = 0; i < QUADS_K; i++) {
+    [[unroll]] for (int i = 0; i < LOADS_K; i++) {
         int slot = thread + i * THREADS;
-        keys[slot / (DEPTH / 4) * PITCH_K + slot % (DEPTH / 4)] = k_next[i];
+        keys[slot / CHUNKS_K * PITCH_K + slot % CHUNKS_K] = k_next[i];
     }
-    [[unroll]] for (int i = 0; i < QUADS_V; i++) {
+    [[unroll]] for (int i = 0; i < LOADS_V; i++) {
         int slot = thread + i * THREADS;
-        values[slot / (WIDTH / 4) * PITCH_V + slot % (WIDTH / 4)] = v_next[i];
+        values[slot / CHUNKS_V * PITCH_V + slot % CHUNKS_V] = v_next[i];
     }
 }
 
@@ -70,9 +76,9 @@ void main() {
     int m0 = int(group % tiles) * BM + r0;
 
     begin(z);
-    for (int e = lane; e < ROWS * (DEPTH / 4); e += 32) {
-        int r = e / (DEPTH / 4), d = e % (DEPTH / 4);
-        weights[(r0 + r) * PITCH_W + d] = q_quad(m0 + r, d * 4, SIZE_D);
+    for (int e = lane; e < ROWS * CHUNKS_K; e += 32) {
+        int m = m0 + e / CHUNKS_K, d = e % CHUNKS_K * 8;
+        rows[(r0 + e / CHUNKS_K) * PITCH_R + e % CHUNKS_K] = chunk(q_quad(m, d, SIZE_D), q_quad(m, d + 4, SIZE_D));
     }
     if (SIZE_T > 0) {
         fetch(0);
@@ -87,57 +93,57 @@ void main() {
         highest[u] = -INFINITE;
         total[u] = 0.0;
         [[unroll]] for (int d = 0; d < DEPTH / UNIT; d++) {
-            coopMatLoad(q[u * (DEPTH / UNIT) + d], weights, (r0 + u * UNIT) * PITCH_W + d * (UNIT / 4), PITCH_W,
-                        gl_CooperativeMatrixLayoutRowMajor);
+            coopMatLoad(q[u * (DEPTH / UNIT) + d], rows, (r0 + u * UNIT) * PITCH_R + d * 2, PITCH_R, gl_CooperativeMatrixLayoutRowMajor);
         }
         [[unroll]] for (int w = 0; w < WIDTH / UNIT; w++) o[u * (WIDTH / UNIT) + w] = SUMS(0);
     }
     subgroupBarrier();
 
     for (int n0 = 0; n0 < SIZE_T; n0 += BN) {
-        bool more = n0 + BN < SIZE_T;
-        if (more) fetch(n0 + BN);
+        fetch(n0 + BN);
         [[unroll]] for (int j = 0; j < BN / UNIT; j++) {
             SUMS s[ROW_UNITS];
             [[unroll]] for (int u = 0; u < ROW_UNITS; u++) s[u] = SUMS(0);
             [[unroll]] for (int d = 0; d < DEPTH / UNIT; d++) {
                 RIGHT k;
-                coopMatLoad(k, keys, j * UNIT * PITCH_K + d * (UNIT / 4), PITCH_K, gl_CooperativeMatrixLayoutColumnMajor);
+                coopMatLoad(k, keys, j * UNIT * PITCH_K + d * 2, PITCH_K, gl_CooperativeMatrixLayoutColumnMajor);
                 [[unroll]] for (int u = 0; u < ROW_UNITS; u++) s[u] = coopMatMulAdd(q[u * (DEPTH / UNIT) + d], k, s[u]);
             }
             [[unroll]] for (int u = 0; u < ROW_UNITS; u++) {
-                coopMatStore(s[u], scores, (r0 + u * UNIT) * PITCH_S + j * (UNIT / 4), PITCH_S, gl_CooperativeMatrixLayoutRowMajor);
+                coopMatStore(s[u], rows, (r0 + u * UNIT) * PITCH_R + j * 4, PITCH_R, gl_CooperativeMatrixLayoutRowMajor);
             }
         }
         subgroupBarrier();
         [[unroll]] for (int u = 0; u < ROW_UNITS; u++) {
-            int r = r0 + u * UNIT + row;
+            int at = (r0 + u * UNIT + row) * PITCH_R;
             int m = min(m0 + u * UNIT + row, SIZE_M - 1);
-            vec4 x[TURNS];
+            vec4 x[TURNS * 2];
             float most = highest[u];
-            [[unroll]] for (int i = 0; i < TURNS; i++) {
-                x[i] = scores[r * PITCH_S + i * 2 + part];
+            [[unroll]] for (int i = 0; i < TURNS * 2; i++) {
+                int quad = i / 2 * 4 + part * 2 + i % 2;
+                x[i] = uintBitsToFloat(rows[at + quad]);
                 [[unroll]] for (int c = 0; c < 4; c++) {
-                    int n = n0 + (i * 2 + part) * 4 + c;
+                    int n = n0 + quad * 4 + c;
                     float y = score(z, m, min(n, SIZE_T - 1), x[i][c]);
                     x[i][c] = n < SIZE_T ? y : -INFINITE;
                 }
                 most = greater(most, greater(greater(x[i][0], x[i][1]), greater(x[i][2], x[i][3])));
             }
             most = greater(most, subgroupShuffleXor(most, 16u));
+            subgroupBarrier();  // the other half of the row is in registers, too: weights may take its place
             float from = base_of(most), scale = weight(highest[u] - from);
             highest[u] = most;
             total[u] *= scale;
-            [[unroll]] for (int i = 0; i < TURNS; i++) {
+            [[unroll]] for (int i = 0; i < TURNS * 2; i++) {
                 [[unroll]] for (int c = 0; c < 4; c++) x[i][c] = weight(x[i][c] - from);
                 total[u] += (x[i][0] + x[i][1]) + (x[i][2] + x[i][3]);
-                weights[r * PITCH_W + i * 2 + part] = f16vec4(x[i]);
             }
+            [[unroll]] for (int i = 0; i < TURNS; i++) rows[at + i * 2 + part] = chunk(f16vec4(x[2 * i]), f16vec4(x[2 * i + 1]));
             if (subgroupAny(scale != 1.0)) {
-                [[unroll]] for (int i = 0; i < UNIT / 8; i++) scales[r * (UNIT / 4 + 1) + i * 2 + part] = vec4(scale);
+                [[unroll]] for (int i = 0; i < 2; i++) rows[at + SCALES + part * 2 + i] = floatBitsToUint(vec4(scale));
                 subgroupBarrier();
                 SUMS factor;
-                coopMatLoad(factor, scales, (r0 + u * UNIT) * (UNIT / 4 + 1), UNIT / 4 + 1, gl_CooperativeMatrixLayoutRowMajor);
+                coopMatLoad(factor, rows, (r0 + u * UNIT) * PITCH_R + SCALES, PITCH_R, gl_CooperativeMatrixLayoutRowMajor);
                 [[unroll]] for (int w = 0; w < WIDTH / UNIT; w++) {
                     [[unroll]] for (int e = 0; e < factor.length(); e++) o[u * (WIDTH / UNIT) + w][e] *= factor[e];
                 }
@@ -147,32 +153,31 @@ void main() {
         [[unroll]] for (int j = 0; j < BN / UNIT; j++) {
             LEFT w[ROW_UNITS];
             [[unroll]] for (int u = 0; u < ROW_UNITS; u++) {
-                coopMatLoad(w[u], weights, (r0 + u * UNIT) * PITCH_W + j * (UNIT / 4), PITCH_W, gl_CooperativeMatrixLayoutRowMajor);
+                coopMatLoad(w[u], rows, (r0 + u * UNIT) * PITCH_R + j * 2, PITCH_R, gl_CooperativeMatrixLayoutRowMajor);
             }
             [[unroll]] for (int c = 0; c < WIDTH / UNIT; c++) {
                 RIGHT v;
-                coopMatLoad(v, values, j * UNIT * PITCH_V + c * (UNIT / 4), PITCH_V, gl_CooperativeMatrixLayoutRowMajor);
+                coopMatLoad(v, values, j * UNIT * PITCH_V + c * 2, PITCH_V, gl_CooperativeMatrixLayoutRowMajor);
                 [[unroll]] for (int u = 0; u < ROW_UNITS; u++) {
                     o[u * (WIDTH / UNIT) + c] = coopMatMulAdd(w[u], v, o[u * (WIDTH / UNIT) + c]);
                 }
             }
         }
         barrier();
-        if (more) stash();
+        stash();
         barrier();
     }
 
     [[unroll]] for (int u = 0; u < ROW_UNITS; u++) {
         total[u] += subgroupShuffleXor(total[u], 16u);
-        scales[(r0 + u * UNIT + row) * (UNIT / 4 + 1)].x = inverse(total[u]);
+        rows[(r0 + u * UNIT + row + 1) * PITCH_R - 1].x = floatBitsToUint(inverse(total[u]));
         [[unroll]] for (int w = 0; w < WIDTH / UNIT; w++) {
             subgroupBarrier();
-            coopMatStore(o[u * (WIDTH / UNIT) + w], scores, r0 * PITCH_S, PITCH_S, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatStore(o[u * (WIDTH / UNIT) + w], rows, (r0 + u * UNIT) * PITCH_R, PITCH_R, gl_CooperativeMatrixLayoutRowMajor);
             subgroupBarrier();
             for (int e = lane; e < UNIT * UNIT; e += 32) {
-                int r = e / UNIT, n = e % UNIT;
-                float x = scores[(r0 + r) * PITCH_S + n / 4][n % 4] * scales[(r0 + u * UNIT + r) * (UNIT / 4 + 1)].x;
-                int m = m0 + u * UNIT + r;
+                int m = m0 + u * UNIT + e / UNIT, n = e % UNIT, at = (r0 + u * UNIT + e / UNIT) * PITCH_R;
+                float x = uintBitsToFloat(rows[at + n / 4][n % 4]) * uintBitsToFloat(rows[at + PITCH_R - 1].x);
                 if (m < SIZE_M && w * UNIT + n < SIZE_N) store(z, m, w * UNIT + n, 0, x);
             }
         }

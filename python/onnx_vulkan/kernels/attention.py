@@ -51,9 +51,9 @@ class Tile:
 
     def shared_memory(self, width: int) -> int:
         """Bytes of shared memory where the values' head size is rounded up to *width*."""
-        step = self.bk * max(self.bm // 4 + self.bn // 4 + 2, width // 4 + 1)
-        pool = max(2 * step, self.threads // 8 * (width // 4 + 1))
-        return (pool + self.bn * (self.bm // 4 + 1) + 2 * self.bm) * 16
+        step = self.bk * (self.bm // 4 + self.bn // 4 + 2)
+        values = max(2 * self.bk, self.threads // 8) * (width // 4 + 1)
+        return (2 * step + values + self.bn * (self.bm // 4 + 1) + 2 * self.bm) * 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,12 @@ class Units:
 
     def shared_memory(self, depth: int, width: int) -> int:
         """Bytes of shared memory for padded head sizes."""
-        halves = self.bn * (depth + width + 16) + self.bm * (max(self.bn, depth) + 8)
-        return 2 * halves + 4 * self.bm * (self.bn + 4 + 20)
+        row = max(self.bn // 4, depth // 8) + 1
+        return 16 * (self.bn * (depth // 8 + width // 8 + 2) + self.bm * row)
 
     def suits(self, depth: int, width: int, limits: Limits) -> bool:
         """Whether padded heads are loaded in whole turns, and fit."""
-        whole = all(self.bn * size // 4 % self.threads == 0 for size in (depth, width))
+        whole = all(self.bn * size // 8 % self.threads == 0 for size in (depth, width))
         return whole and self.shared_memory(depth, width) <= limits.max_shared_memory
 
 
@@ -301,7 +301,7 @@ class AttentionStep:
         grid = grid_of(ceil_div(self.m, how.bm) * self.z)
         if isinstance(how, Units):
             vectors = sum((m.mode(at) >> 1 & 1) << n for n, m in enumerate(self.operands.values()))
-            units = (how.threads, how.threads, how.row_units, how.bn, rounded(depth, 16), rounded(width, 16), vectors)
+            units = (how.threads, how.threads, how.row_units, how.bn, rounded(depth, 32), rounded(width, 32), vectors)
             return [Launch(self.fused_by_units, Variant(units, grid))]
         if isinstance(how, Block):
             spec = (how.threads, how.bm, how.bn, rounded(depth, 16), rounded(width, 32), int(self.is_aligned(at)))
