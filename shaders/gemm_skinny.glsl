@@ -65,8 +65,8 @@ T share_of_total(int e, int first) {
     return total;
 }
 
-#ifndef W_RUN
 int thread, k_lane, column;
+#ifndef W_RUN
 T4 w_next[UNROLLED * 4 * W_QUADS];
 T4 f_next[F_SLOTS];
 
@@ -114,9 +114,6 @@ void stash_few(int at) {
 
 void main() {
     if (min(min(SIZE_R, SIZE_W), SIZE_Z) <= 0) return;
-#ifdef W_RUN
-    int thread, k_lane, column;
-#endif
     thread = int(gl_LocalInvocationID.x);
     uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
     uint tiles = uint(SIZE_W + COLUMNS - 1) / COLUMNS;

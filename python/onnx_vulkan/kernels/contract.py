@@ -1,7 +1,7 @@
 """The ``contract`` family: batched matrix products of strided operands. Sums of 16-bit floats are fp32.
 
-Two kernels: tiles in shared memory (``gemm_tile.glsl``), and for at most ``SKINNY`` rows or columns one that streams the other
-operand once (``gemm_skinny.glsl``). Either may divide K among workgroups; a second launch then adds the partial sums.
+Two kinds of kernels: tiles in shared memory (``gemm_tile.glsl``, ``gemm_matrix.glsl``), and for few rows or columns those that
+stream the other operand once (``gemv``). Each may divide K among workgroups; a second launch then adds the partial sums.
 """
 
 from __future__ import annotations
