@@ -1,6 +1,7 @@
 """Cooperative matrices in plain GLSL, for devices without them: the kernels' loads, tiles, stores and epilogues run as they are.
 
-Every invocation of a subgroup keeps whole matrices and computes all of their elements.
+Every invocation of a subgroup keeps whole matrices and computes all of their elements. A software driver may end a kernel's loops
+after 65,536 iterations in all (llvmpipe does): about ten steps of K in a large tile, twenty in the smallest.
 """
 
 from __future__ import annotations
