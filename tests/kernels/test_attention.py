@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import onnx_vulkan.kernels.attention as family
 import onnx_vulkan.kernels.attention_few as few_queries
 import pytest
+from onnx_vulkan.device.compile import needed_features, spirv
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.graph import Array
 from onnx_vulkan.program.attention import SCORE, attention
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Value
-from run_step import check_program
+from run_step import check_program, group_of
 
 TOLERANCE = {DType.F32: (1e-5, 1e-4), DType.F16: (1e-2, 1e-2), DType.BF16: (2e-2, 2e-2)}
 THOROUGH = os.environ.get("ONNX_VULKAN_THOROUGH") == "1"
@@ -173,6 +175,35 @@ def test_heads_that_share_keys_are_rows(few: None) -> None:
 def test_tiles(monkeypatch: pytest.MonkeyPatch, tile: family.Tile) -> None:
     monkeypatch.setattr(family, "choose", lambda *a, **k: tile)
     check((2, 70, 40), (2, 130, 40), (2, 130, 70), masks=[SCALE], score=[("mul", (SCORE, 3))])
+
+
+def unit_limits(**changed: Any) -> Any:
+    """The limits of a device with matrix units."""
+    facts = {"subgroup_size": 32, "max_workgroup_invocations": 1024, "max_shared_memory": 48 << 10}
+    return SimpleNamespace(**{**facts, "features": family.MATRIX_UNITS, "precision": "strict", **changed})
+
+
+@pytest.mark.parametrize("empty", ["nan", "clean"])
+def test_the_text_for_matrix_units_compiles(empty: str) -> None:
+    b = Builder()
+    q, k, v = (b.input(n, DType.F16, s) for n, s in {"q": (2, 70, 40), "k": (2, 40, 90), "v": (2, 90, 24)}.items())
+    mask = b.input("mask", DType.F32, (70, 90))
+    step = family.attention_step(group_of(b.finish([attention(b, q, k, v, [mask], [("add", (SCORE, 3))], empty)])))
+    kernel = step.fused_by_units
+    assert kernel.fixed_subgroups
+    for in_record in (False, True):
+        assert "coop_matrix" in needed_features(spirv(kernel.source(in_record=in_record)))
+
+
+def test_matrix_units_are_chosen_where_they_fit() -> None:
+    for depth in (16, 64, 80, 128, 160):
+        units = family.choose(512, 512, depth, depth, unit_limits(), halves=True)
+        assert isinstance(units, family.Units)
+        assert units.suits(family.rounded(depth, 32), family.rounded(depth, 32), unit_limits())
+    for limits in (unit_limits(subgroup_size=64), unit_limits(features=frozenset()), unit_limits(max_shared_memory=8 << 10)):
+        assert not isinstance(family.choose(512, 512, 64, 64, limits, halves=True), family.Units)
+    assert not isinstance(family.choose(512, 512, 64, 64, unit_limits(), halves=False), family.Units)
+    assert family.choose(512, 512, 512, 512, unit_limits(), halves=True) is None
 
 
 def test_three_kernels() -> None:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from onnx_vulkan.codegen.hole import Axes, merge_axes
 from onnx_vulkan.codegen.index import ZERO, Lin
-from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Step, Variant, grid_of, is_multiple
+from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Step, Variant, grid_of
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.render import INLINE_OPS, Renderer
 from onnx_vulkan.codegen.row import RowGroup, row_step
@@ -57,15 +57,6 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """A workgroup of ``threads`` that multiplies matrices together: ``bm`` rows, ``bn`` keys a step."""
-
-    threads: int
-    bm: int
-    bn: int
-
-
-@dataclass(frozen=True, slots=True)
 class Units:
     """A workgroup of ``threads`` in subgroups of 32 with ``row_units`` times 16 rows each; ``bn`` keys a step."""
 
@@ -89,9 +80,14 @@ class Units:
         return whole and self.shared_memory(depth, width) <= limits.max_shared_memory
 
 
+MATRIX_UNITS = frozenset({"coop_f16", "subgroup_vote", "subgroup_shuffle"})
+"""The features that ``attention_units.glsl`` takes, besides subgroups of 32."""
+EXTENSIONS = (
+    "GL_KHR_cooperative_matrix",
+    "GL_KHR_memory_scope_semantics",
+    *(f"GL_KHR_shader_subgroup_{what}" for what in ("basic", "shuffle", "vote")),
+)
 UNITS = (Units(128, 1, 64), Units(128, 1, 32))
-
-BLOCKS = (Block(256, 128, 64),)
 
 TILES = (
     Tile(128, 4, 64, 16),
@@ -102,19 +98,15 @@ TILES = (
 )
 
 
-def choose(
-    rows: int, keys: int, depth: int, width: int, batch: int, limits: Limits, *, matrices: bool
-) -> Tile | Block | Units | None:
-    """How ``batch`` attentions of ``rows`` queries over ``keys`` run in one kernel, None for three kernels.
+def choose(rows: int, keys: int, depth: int, width: int, limits: Limits, *, halves: bool) -> Units | Tile | None:
+    """How attention of ``rows`` queries over ``keys`` runs in one kernel, None for three kernels.
 
-    *matrices*: the operands are such that matrix units can take them.
+    *halves*: the operands are such that matrix units take them.
     """
-    if not depth or not rows or not keys or width > MAX_WIDTH or limits.subgroup_size < 16:
-        return None  # on a CPU nothing is gained, and the kernel takes long to compile
-    if rows * keys < WORTH:
+    if not depth or not rows or not keys:
         return None
-    if matrices and depth <= MAX_WIDTH:
-        return BLOCKS[0]
+    if halves and limits.features >= MATRIX_UNITS and limits.subgroup_size == 32:
+        return next((u for u in UNITS if u.suits(rounded(depth, 32), rounded(width, 32), limits)), None)
     return None
 
 
@@ -209,36 +201,16 @@ class AttentionStep:
         return self._kernel(params, accumulator(params, DType.F32) + readers, "attention")
 
     @cached_property
-    def fused_by_matrices(self) -> Kernel:
-        """The kernel of ``attention_matrix.glsl``."""
-        params = Params()
-        dtype = self.q.leaf.dtype
-        element = "bfloat16_t" if dtype is DType.BF16 else "float16_t"
-        lines = [
-            f"#define ELEMENT {element}",
-            f"layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Elements {{ {element} v[]; }};",
-        ]
-        for name, m in self.operands.items():
-            stride = m.k if name == "v" else m.row
-            lines.append(f"#define {name.upper()}_POINTER Elements({params.read(m.leaf)})")
-            lines.append(f"#define {name.upper()}_STRIDE {params.word(stride)}")
-            lines.append(m.begin(params, name))
-        extensions: tuple[str, ...] = ("GL_KHR_cooperative_matrix", "GL_NV_cooperative_matrix2", "GL_KHR_memory_scope_semantics")
-        if dtype is DType.BF16:
-            extensions += ("GL_EXT_bfloat16",)
-        return self._kernel(params, accumulator(params, DType.F32) + "\n".join(lines), "attention_matrix", extensions)
-
-    @cached_property
     def fused_by_units(self) -> Kernel:
         """The kernel of ``attention_units.glsl``."""
         params = Params()
         readers = "".join(m.functions(params, name) for name, m in self.operands.items())
         halves = f"#define T float16_t\n#define T4 f16vec4\n{readers}#undef T\n#undef T4\n{accumulator(params, DType.F32)}"
-        extensions: tuple[str, ...] = ("GL_KHR_cooperative_matrix", "GL_KHR_memory_scope_semantics")
-        extensions += tuple(f"GL_KHR_shader_subgroup_{what}" for what in ("basic", "vote", "shuffle"))
-        return self._kernel(params, halves, "attention_units", extensions)
+        kernel = self._kernel(params, halves, "attention_units")
+        kernel.extensions, kernel.fixed_subgroups = EXTENSIONS, True
+        return kernel
 
-    def _kernel(self, params: Params, readers: str, shader: str, extensions: tuple[str, ...] = ()) -> Kernel:
+    def _kernel(self, params: Params, readers: str, shader: str) -> Kernel:
         score, masks = self.score(params, self.axes)
         text, more = store(self.group, params, Destination(self.axes), None)
         leaves = [m.leaf for m in self.operands.values()]
@@ -256,14 +228,12 @@ class AttentionStep:
 {score}{self.weights}{text}#include "{shader}.glsl"
 """
         reads = tuple(dict.fromkeys((*leaves, *masks, *more)))
-        return Kernel(self.label, params, body, reads, self.writes, chosen_by_step, extensions)
+        return Kernel(self.label, params, body, reads, self.writes, chosen_by_step)
 
-    def suits_matrices(self, at: At, limits: Limits) -> bool:
-        """Whether the operands are of one 16-bit type that the device's matrix units take, with neighbours side by side."""
-        dtypes = {m.leaf.dtype for m in self.operands.values()}
-        known = dtypes == {DType.F16} or (dtypes == {DType.BF16} and "bf16_coop_matrix" in limits.features)
+    def are_halves(self, at: At) -> bool:
+        """Whether all operands are float16 with neighbours side by side."""
         together = at(self.q.k) == at(self.k.k) == at(self.v.row) == 1
-        return "coop_matrix2" in limits.features and known and together
+        return together and all(m.leaf.dtype is DType.F16 for m in self.operands.values())
 
     # ------------------------------------------------------------------------------------------------ three kernels
     @cached_property
@@ -294,25 +264,16 @@ class AttentionStep:
         depth, width = at(self.d), at(self.n)
         if few(limits) and self.few.suits(at):
             return self.few.launches(at, limits)
-        matrices = self.suits_matrices(at, limits)
-        how = choose(at(self.m), at(self.t), depth, width, at(self.z), limits, matrices=matrices)
+        how = choose(at(self.m), at(self.t), depth, width, limits, halves=self.are_halves(at))
         if how is None:
             return [launch for step in self.parts for launch in step.launches(at, limits)]
         grid = grid_of(ceil_div(self.m, how.bm) * self.z)
         if isinstance(how, Units):
-            vectors = sum((m.mode(at) >> 1 & 1) << n for n, m in enumerate(self.operands.values()))
+            vectors = sum((m.mode(at) == along | 2) << n for n, (m, along) in enumerate(((self.q, 0), (self.k, 0), (self.v, 1))))
             units = (how.threads, how.threads, how.row_units, how.bn, rounded(depth, 32), rounded(width, 32), vectors)
             return [Launch(self.fused_by_units, Variant(units, grid))]
-        if isinstance(how, Block):
-            spec = (how.threads, how.bm, how.bn, rounded(depth, 16), rounded(width, 32), int(self.is_aligned(at)))
-            return [Launch(self.fused_by_matrices, Variant(spec, grid))]
         modes = tuple(m.mode(at) for m in self.operands.values())
         return [Launch(self.fused, Variant((how.threads, how.tm, how.bn, how.bk, rounded(width, 32), *modes, how.threads), grid))]
-
-    def is_aligned(self, at: At) -> bool:
-        """Whether all rows of the operands start on multiples of 8 elements."""
-        parts = [e for m in self.operands.values() for e in (m.offset, *(s for _, s in m.batch))]
-        return all(is_multiple(at, e, 8) for e in (*parts, self.q.row, self.k.row, self.v.k))
 
 
 def _supports(instr: Instr) -> str | None:

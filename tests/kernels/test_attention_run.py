@@ -1,0 +1,44 @@
+"""Attention on a device's matrix units against float64, on fresh random data. Devices without such units skip this file."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import numpy as np
+import onnx_vulkan.kernels.attention as family
+import pytest
+from onnx import TensorProto, helper
+from onnx_vulkan import Session
+from onnx_vulkan.device import Device
+
+
+def model(heads: int, rows: int, keys: int, depth: int, width: int) -> bytes:
+    """One Attention with a mask that is added."""
+    shapes = {"q": [1, heads, rows, depth], "k": [1, heads, keys, depth], "v": [1, heads, keys, width], "mask": [rows, keys]}
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT16, s) for n, s in shapes.items()]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT16, [1, heads, rows, width])
+    graph = helper.make_graph([helper.make_node("Attention", list(shapes), ["y"])], "attention", inputs, [output])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "sizes", [(3, 70, 150, 80, 72), (2, 33, 77, 31, 17), (1, 1, 300, 64, 64), (5, 197, 197, 64, 64)], ids=str
+)
+def test_matrix_units(sizes: tuple[int, ...], units: family.Units, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not Device.get().info.features >= family.MATRIX_UNITS:
+        pytest.skip("the device lacks matrix units")
+    monkeypatch.setattr(family, "choose", lambda *a, **k: units)
+    seed = secrets.randbits(32)
+    rng, (heads, rows, keys, depth, width) = np.random.default_rng(seed), sizes
+    shapes = {"q": (1, heads, rows, depth), "k": (1, heads, keys, depth), "v": (1, heads, keys, width)}
+    feeds: dict[str, Any] = {n: rng.standard_normal(s).astype(np.float16) for n, s in shapes.items()}
+    feeds["mask"] = np.where(rng.random((rows, keys)) < 0.7, 0, -np.inf).astype(np.float16)
+    feeds["mask"][0] = -np.inf  # a query that sees nothing gives zeros
+    with Session.load(model(*sizes)) as session:
+        got = session.run(feeds)["y"]
+    q, k, v, mask = (feeds[n].astype(np.float64) for n in ("q", "k", "v", "mask"))
+    x = q @ np.swapaxes(k, -1, -2) / np.sqrt(depth) + mask
+    e = np.exp(x - np.maximum(x.max(-1, keepdims=True), -1e30))
+    want = e / np.maximum(e.sum(-1, keepdims=True), 1e-30) @ v
+    np.testing.assert_allclose(got.astype(np.float64), want, atol=5e-3, rtol=1e-2, err_msg=f"seed {seed}")
