@@ -300,8 +300,24 @@ def test_windows_and_heads_are_read_where_they_are():
 def test_slices_of_what_was_reshaped(cut):
     b = Builder()
     x = b.input("x", DType.F32, (2, 3, 4, 5))
-    program = b.finish([b.neg(b.slice(b.reshape(b.abs(x), (6, 4, 5)), *cut, steps=(1, 1, 1)))])
+    split = b.slice(b.reshape(b.abs(x), (2, 3, 2, 2, 5)), (0, 0, 1, 1, 0), (2, 3, 1, 1, 5))
+    program = b.finish([b.neg(b.slice(b.reshape(b.abs(x), (6, 4, 5)), *cut, steps=(1, 1, 1))), split])
     best = optimize(program, {})
     feeds = {"x": weights(2, 3, 4, 5)}
     for got, want in zip(interpret(best, feeds), interpret(program, feeds), strict=True):
         assert got.tobytes() == want.tobytes() and got.shape == want.shape
+
+
+@pytest.mark.parametrize("factor", [0.5, np.inf, 0.0])
+def test_a_number_that_scales_a_slice_scales_the_product(factor):
+    b = Builder()
+    x, w = b.input("x", DType.F32, (2, 6, 8)), b.input("w", DType.F32, (2, 4, 3))
+    part = b.mul(b.scalar(factor, DType.F32), b.slice(x, (0, 0, 2), (2, 6, 4)))
+    program = b.finish([b.contract(part, w), b.contract(b.transpose(w, [0, 2, 1]), b.transpose(part, [0, 2, 1]))])
+    best = optimize(program, {})
+    scales_last = [i.op for i in best.instrs if i.op in ("map", "contract")][:2] == ["contract", "map"]
+    assert scales_last == (factor == 0.5), "no factor whose place matters is moved"
+    feeds = {"x": weights(2, 6, 8), "w": weights(2, 4, 3)}
+    with np.errstate(all="ignore"):
+        for got, want in zip(interpret(best, feeds), interpret(program, feeds), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

@@ -103,7 +103,7 @@ class _Rebuild(Builder):
         if instr.op == "reshape":
             return self.sink_transpose_below_reshape(instr, xs[0])
         if instr.op == "contract":
-            return self.split_batch(instr, xs)
+            return self.sink_into_product(instr, xs)
         if instr.op == "slice" and self.made_by(xs[0], "reshape") is not None:
             return self.sink_reshape_below_slice(instr, xs[0])
         if instr.op == "transpose":
@@ -270,16 +270,50 @@ class _Rebuild(Builder):
         return (self.transpose(flat, final),)
 
     # ------------------------------------------------------------------------------------------------ products
-    def split_batch(self, instr: Instr, xs: list[Value]) -> tuple[Value, ...] | None:
-        """A product with a batch axis that an operand has joined from axes apart (windows and heads), or over a part of which it
-        is spread (keys that several heads share): the axis is split in all operands, so that they are read by strides and
-        never written out."""
-        batch = next((found for x in xs if (found := self.joined_batch(x)) is not None), None)
-        if batch is None:
+    def sink_into_product(self, instr: Instr, xs: list[Value]) -> tuple[Value, ...] | None:
+        """A product whose operands are read by strides and never written out.
+
+        A batch axis that an operand has joined from axes apart (windows and heads), or over a part of which it is spread (keys
+        that several heads share), is split in all operands. A number that a slice was multiplied with multiplies the product.
+        """
+        found = [self.scaled_slice(x) if x.dtype is DType.F32 and instr.out.dtype is DType.F32 else None for x in xs]
+        left, right = (x if f is None else f[0] for x, f in zip(xs, found, strict=True))
+        factors = [f[1] for f in found if f is not None]
+        batch = self.joined_batch(left) or self.joined_batch(right)
+        if batch is None and not factors:
             return None
-        left, right = (self.with_batch(x, batch) for x in xs)
-        y = self.contract(left, right, dtype=instr.out.dtype, acc=instr.attrs["acc"])
-        return (self.reshape(y, instr.out.shape),)
+        if batch is not None:
+            left, right = self.with_batch(left, batch), self.with_batch(right, batch)
+        y = self.reshape(self.contract(left, right, dtype=instr.out.dtype, acc=instr.attrs["acc"]), instr.out.shape)
+        for factor in factors:
+            y = self.map("mul", y, factor)
+        return (y,)
+
+    def behind(self, x: Value) -> tuple[list[Instr], Value]:
+        """The transposes and reshapes that make *x*, the last first, and what they re-arrange."""
+        views: list[Instr] = []
+        while (made := self._made.get(x)) is not None and made.op in ("transpose", "reshape"):
+            views.append(made)
+            x = made.inputs[0]
+        return views, x
+
+    def scaled_slice(self, x: Value) -> tuple[Value, Value] | None:
+        """*x* without a number that a slice was multiplied with on the way, and the number; None where there was none."""
+        views, x = self.behind(x)
+        made = self.made_by(x, "map")
+        if made is None or made.attrs["fn"] != "mul":
+            return None
+        for y, factor in (made.inputs, made.inputs[::-1]):
+            spread = self.made_by(factor, "broadcast")
+            data = spread.inputs[0].data if spread is not None else None
+            if data is None or data.size != 1 or not np.isfinite(data).all() or not data.any():
+                continue
+            if self.made_by(self.behind(y)[1], "slice") is None:
+                continue
+            for view in reversed(views):
+                (y,) = self.again(view, [y])
+            return y, self.const(data.reshape(()))
+        return None
 
     def untransposed(self, x: Value) -> Value:
         """What *x* is with its last two axes exchanged, where it was made so; else *x*."""
@@ -338,7 +372,7 @@ class _Rebuild(Builder):
             if not cut:
                 continue
             own = [i for i in before if source.shape[i] != 1]
-            if len(own) != 1 or [j for j in after if x.shape[j] != 1] != cut:
+            if len(own) != 1 or len(cut) != 1 or [j for j in after if x.shape[j] != 1] != cut:
                 return None
             (i,), (j,) = own, cut
             starts[i], sizes[i], steps[i] = a["starts"][j], a["sizes"][j], a["steps"][j]
