@@ -22,6 +22,7 @@ def model(heads: int, rows: int, keys: int, depth: int, width: int) -> bytes:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10).SerializeToString()
 
 
+@pytest.mark.parametrize("units", [*family.UNITS, family.Units(64, 2, 64)], ids=str)
 @pytest.mark.parametrize(
     "sizes", [(3, 70, 150, 80, 72), (2, 33, 77, 31, 17), (1, 1, 300, 64, 64), (5, 197, 197, 64, 64)], ids=str
 )
