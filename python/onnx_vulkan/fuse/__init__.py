@@ -6,8 +6,9 @@ several kernels would compute it and that costs more than storing it once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from onnx_vulkan.codegen.kernel import Step
 from onnx_vulkan.codegen.loop import loop_step
@@ -18,6 +19,7 @@ from onnx_vulkan.dims import product
 from onnx_vulkan.fuse.dataflow import VIEW_OPS, Dataflow
 from onnx_vulkan.fuse.loops import join_loops
 from onnx_vulkan.fuse.regions import Region, epilogue, row_region
+from onnx_vulkan.fuse.twins import Twins
 from onnx_vulkan.kernels import Group, build
 from onnx_vulkan.program.ir import Instr, Program, Value
 
@@ -250,7 +252,10 @@ class _Fuser:
     def steps(self) -> Fused:
         built: list[tuple[int, Step]] = []
         loop_groups = self.loop_groups()
+        make: Callable[[], Step]
         producers = {v: i for v, i in self.flow.producers.items() if i.op in INLINE_OPS}
+        inputs = set(self.program.inputs)
+        twins = Twins(lambda v: v in self.flow.producers or v in inputs)
 
         for region in self.regions:
             outside = {v for i in region.instrs for v in i.outputs}
@@ -272,10 +277,10 @@ class _Fuser:
                     producers,
                     is_leaf,
                 )
-                built.append((position, row_step(row)))
+                make = partial(row_step, row)
             else:
-                group = Group(first, region.exports, producers, is_leaf)
-                built.append((position, build(group)))
+                make = partial(build, Group(first, region.exports, producers, is_leaf))
+            built.append((position, twins.step(region.instrs, region.exports, producers, is_leaf, make)))
         for group_values in loop_groups:
             made = self.flow.producers[group_values[0]]
             inside = set(group_values)
@@ -285,7 +290,9 @@ class _Fuser:
 
             label = made.source or made.op
             position = max(self.flow.order[self.flow.producers[v]] for v in group_values)
-            built.append((position, loop_step(label, group_values, producers, is_stored)))
+            make = partial(loop_step, label, group_values, producers, is_stored)
+            instrs = [self.flow.producers[v] for v in group_values]
+            built.append((position, twins.step(instrs, group_values, producers, is_stored, make)))
         return _ordered(built, self.aliases(built))
 
     def loop_groups(self) -> list[list[Value]]:

@@ -9,23 +9,25 @@ __all__ = ["ALIGNMENT", "place"]
 
 ALIGNMENT = 256
 
-CLOSE = 1.02
-"""An arena this close to the most bytes that live at once is good enough."""
+SPARE = 16 << 20
+"""Bytes more than the most that live at once that are good enough: the tighter an arena, the more launches wait for others that
+read what was there before."""
 MANY = 1000
 """Of more values than these only one order is tried: each costs the square of their number."""
 
 Interval = tuple[int, int, int]
 
 
-def place(intervals: Sequence[Interval]) -> tuple[list[int], int]:
+def place(intervals: Sequence[Interval], spare: int = SPARE) -> tuple[list[int], int]:
     """Offsets for ``(bytes, first, last)`` intervals, whose lifetimes are closed ranges of positions, and the total size.
 
-    Two intervals overlap in memory only if they never live together. Three orders of placing are tried until one is close to the
-    least that there can be: by time (a chain of layers), by size, and by how full the moment is that an interval lives in.
+    Two intervals overlap in memory only if they never live together. Three orders of placing are tried until one needs at most
+    *spare* bytes more than the least that there can be: by time (a chain of layers), by size, and by how full the moment is that
+    an interval lives in.
     """
     aligned = [(-(-max(size, 1) // ALIGNMENT) * ALIGNMENT, first, last) for size, first, last in intervals]
     live = _live(aligned)
-    enough = CLOSE * max(live, default=0)
+    enough = max(live, default=0) + spare
     best = _by_time(aligned)
     if best[1] <= enough or len(aligned) > MANY:
         return best
