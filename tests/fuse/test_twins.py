@@ -77,9 +77,9 @@ def test_another_number_in_the_text_is_another_kernel() -> None:
 
 def test_one_operand_twice_is_not_two_operands() -> None:
     b = Builder()
-    x, y = (b.input(n, DType.F32, (N, 3)) for n in "xy")
-    program = b.finish([b.mul(b.exp(x), b.abs(y)), b.mul(b.exp(x), b.abs(x))])
-    feeds = {"x": data(4, 3), "y": data(4, 3)}
+    x, y, z = (b.input(n, DType.F32, (N, 3)) for n in "xyz")
+    program = b.finish([b.mul(b.exp(x), b.abs(y)), b.mul(b.exp(z), b.abs(z))])
+    feeds = {n: data(4, 3) for n in "xyz"}
     with Scope({"n": 4}):
         assert len(fuse(program).steps) == 2
     with ProgramRun(program, {"n": 4}) as run:
