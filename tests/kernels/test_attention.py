@@ -197,13 +197,14 @@ def test_the_text_for_matrix_units_compiles(empty: str) -> None:
 
 def test_matrix_units_are_chosen_where_they_fit() -> None:
     for depth in (16, 64, 80, 128, 160):
-        units = family.choose(512, 512, depth, depth, unit_limits(), halves=True)
+        units = family.choose(512, 512, depth, depth, 16, unit_limits(), halves=True)
         assert isinstance(units, family.Units)
         assert units.suits(family.rounded(depth, 32), family.rounded(depth, 32), unit_limits())
     for limits in (unit_limits(subgroup_size=64), unit_limits(features=frozenset()), unit_limits(max_shared_memory=8 << 10)):
-        assert not isinstance(family.choose(512, 512, 64, 64, limits, halves=True), family.Units)
-    assert not isinstance(family.choose(512, 512, 64, 64, unit_limits(), halves=False), family.Units)
-    assert family.choose(512, 512, 512, 512, unit_limits(), halves=True) is None
+        assert not isinstance(family.choose(512, 512, 64, 64, 16, limits, halves=True), family.Units)
+    assert not isinstance(family.choose(512, 512, 64, 64, 16, unit_limits(), halves=False), family.Units)
+    assert family.choose(512, 512, 512, 512, 16, unit_limits(), halves=True) is None
+    assert family.choose(1, 4096, 128, 128, 32, unit_limits(), halves=True) is None, "few queries"
 
 
 def test_three_kernels() -> None:

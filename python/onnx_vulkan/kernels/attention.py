@@ -23,6 +23,7 @@ from onnx_vulkan.kernels.attention_few import FewQueries
 from onnx_vulkan.kernels.contract import contract_step
 from onnx_vulkan.kernels.operand import Matrix, accumulator
 from onnx_vulkan.kernels.product import Destination, chosen_by_step, store
+from onnx_vulkan.kernels.tiles import CORES
 from onnx_vulkan.program import attention as composite
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Instr, Value
@@ -31,8 +32,16 @@ __all__ = ["TILES", "AttentionStep", "Tile", "attention_step", "choose"]
 
 MAX_WIDTH = 256
 """The largest head size of values that one kernel keeps in registers."""
-WORTH = 512 * 512
-"""Fewer scores than this of a batch entry stay in a cache: three kernels are not slower then."""
+# Microseconds on an H200, from sweeps over sizes; what counts is how they compare.
+LAUNCH = 4.0
+STEP = 2.0 / (64 * 64 * 128)
+"""Of a query, a key and an element of a head, in one workgroup of several on a core."""
+RESIDENT = 3
+"""Workgroups of a core that together are as fast as ``STEP`` says."""
+SCORE_MEMORY = 12 / 2.5e6
+"""Of a score that is written, read, written as a weight and read again."""
+SCORE_PRODUCT = 2 / 100e6
+"""Of a score and an element of a head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +107,31 @@ TILES = (
 )
 
 
-def choose(rows: int, keys: int, depth: int, width: int, limits: Limits, *, halves: bool) -> Units | Tile | None:
-    """How attention of ``rows`` queries over ``keys`` runs in one kernel, None for three kernels.
+def one_kernel(units: Units, rows: int, keys: int, size: int, batch: int) -> float:
+    """Microseconds that ``attention_units.glsl`` takes about on a large GPU; *size* is both head sizes together."""
+    rounds = -(-batch * -(-rows // units.bm) // (RESIDENT * CORES))
+    return LAUNCH + rounds * -(-keys // units.bn) * units.bm * units.bn * size * STEP
+
+
+def three_kernels(rows: int, keys: int, size: int, batch: int) -> float:
+    """The same for two products and the softmax between them, which write and read the scores."""
+    scores = batch * rows * keys
+    return 3 * LAUNCH + scores * (SCORE_MEMORY + size * SCORE_PRODUCT)
+
+
+def choose(rows: int, keys: int, depth: int, width: int, batch: int, limits: Limits, *, halves: bool) -> Units | Tile | None:
+    """How ``batch`` attentions of ``rows`` queries over ``keys`` run in one kernel, None for three kernels.
 
     *halves*: the operands are such that matrix units take them.
     """
-    if not depth or not rows or not keys:
+    if not depth or not rows or not keys or not width or not batch:
         return None
     if halves and limits.features >= MATRIX_UNITS and limits.subgroup_size == 32:
-        return next((u for u in UNITS if u.suits(rounded(depth, 32), rounded(width, 32), limits)), None)
+        size = rounded(depth, 32) + rounded(width, 32)
+        fitting = (u for u in UNITS if u.suits(rounded(depth, 32), rounded(width, 32), limits))
+        best = next(fitting, None)
+        if best is not None and one_kernel(best, rows, keys, size, batch) <= three_kernels(rows, keys, size, batch):
+            return best
     return None
 
 
@@ -154,9 +179,13 @@ class AttentionStep:
         self.operands = {"q": self.q, "k": self.k, "v": self.v}
         self.axes: Axes = [("z", range(self.rank - 2)), ("m", (self.rank - 2,)), ("n", (self.rank - 1,))]
 
-    @property
+    @cached_property
     def reads(self) -> tuple[Value, ...]:
-        return self.fused.reads
+        """What every choice of kernels reads."""
+        params = Params()
+        hole = store(self.group, params, Destination(self.axes), None)
+        leaves = (m.leaf for m in self.operands.values())
+        return tuple(dict.fromkeys((*leaves, *self.score(params, self.axes)[1], *hole[1])))
 
     # ------------------------------------------------------------------------------------------------ one kernel
     def score(self, params: Params, axes: Axes) -> tuple[str, tuple[Value, ...]]:
@@ -264,7 +293,7 @@ class AttentionStep:
         depth, width = at(self.d), at(self.n)
         if few(limits) and self.few.suits(at):
             return self.few.launches(at, limits)
-        how = choose(at(self.m), at(self.t), depth, width, limits, halves=self.are_halves(at))
+        how = choose(at(self.m), at(self.t), depth, width, at(self.z), limits, halves=self.are_halves(at))
         if how is None:
             return [launch for step in self.parts for launch in step.launches(at, limits)]
         grid = grid_of(ceil_div(self.m, how.bm) * self.z)
