@@ -67,7 +67,8 @@ def test_few_long_rows_are_reduced_in_pieces(fn):
 
 @pytest.mark.parametrize("fn", ["sum", "max", "argmax"])
 @pytest.mark.parametrize(
-    "shape,axes", [((1,), [0]), ((7, 1), [1]), ((1, 9), [0]), ((3, 1, 4), [1]), ((300, 2), [1]), ((2, 3000), [1])]
+    "shape,axes",
+    [((1,), [0]), ((7, 1), [1]), ((1, 9), [0]), ((3, 1, 4), [1]), ((300, 2), [1]), ((2, 3000), [1]), ((900, 3, 2), [1])],
 )
 def test_odd_sizes(fn, shape, axes):
     check(shape, axes, fn, DType.F32, tolerance=1e-4)
@@ -105,6 +106,15 @@ def test_run_time_rows_and_columns():
             for got, want in zip(run.run({"x": a}), interpret(p, {"x": a}), strict=True):
                 np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-2)
         assert len(run.plans) == 1
+
+
+def test_rows_of_no_tensor():
+    b = Builder()
+    line = b.iota((3, 40), 1, DType.F32, start=1, step=2)
+    p = b.finish([b.reduce("sum", line, [1]), b.reduce("max", b.iota((1,), 0, DType.I32, start=7, step=1), [0])])
+    with ProgramRun(p) as run:
+        for got, want in zip(run.run({}), interpret(p, {}), strict=True):
+            np.testing.assert_array_equal(got, want)
 
 
 def test_what_is_widened_by_hand():

@@ -87,6 +87,29 @@ def test_more_tiles_than_a_direction_of_the_grid_has():
     check(b, [b.transpose(x, [0, 2, 1])], {"x": data(x.shape, DType.U8)})
 
 
+def test_tensors_of_several_widths():
+    b = Builder()
+    x, m, y = b.input("x", DType.F16, (136, 128)), b.input("m", DType.BOOL, (136, 128)), b.input("y", DType.F16, (128, 136))
+    picked = b.map("select", b.transpose(m, [1, 0]), b.transpose(x, [1, 0]), y)
+    feeds = {v.name: data(v.shape, v.dtype) for v in (x, m, y)}
+    check(b, [picked], feeds)
+    check(b, [b.cast(b.transpose(m, [1, 0]), DType.F16)], feeds)
+    check(b, [b.cast(b.transpose(x, [1, 0]), DType.F32)], feeds)
+    check(b, [b.map("select", b.transpose(m, [1, 0]), y, b.neg(y))], feeds)
+
+
+def test_more_tensors_than_shared_memory_holds():
+    b = Builder()
+    xs = [b.input(f"x{i}", DType.F32, (136, 128)) for i in range(9)]
+    total = b.transpose(xs[0], [1, 0])
+    for x in xs[1:]:
+        total = b.map("max", total, b.transpose(b.abs(x), [1, 0]))
+    program = b.finish([total])
+    feeds = {x.name: data(x.shape, DType.F32) for x in xs}
+    with ProgramRun(program) as run:
+        np.testing.assert_array_equal(run.run(feeds)[0], interpret(program, feeds)[0])
+
+
 def test_padding_after_a_transpose():
     b = Builder()
     x = b.input("x", DType.F32, (130, 140))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from onnx_vulkan.codegen.vector import VECTOR_COUNT
@@ -186,6 +188,19 @@ def test_reductions_by_vectors(fn, dtype):
         a = data(shape, dtype) if fn != "sum" or not dtype.is_float else RNG.integers(-2, 3, shape).astype(dtype.numpy)
         texts = check(b, [b.reduce(fn, x, [axis])], {"x": a}, tolerance=0)
         assert any(vectors(texts))
+
+
+@pytest.mark.parametrize("invocations", [128, 1024])
+def test_rows_on_a_device_without_shuffles(invocations):
+    for shape, axes in (((70, 64), [1]), ((3, 1001), [1]), ((64, 64), [0]), ((2, 40000), [1]), ((2, 3000, 3), [1])):
+        b = Builder()
+        x = b.input("x", DType.F32, shape)
+        a = RNG.standard_normal(shape).astype(np.float32)
+        program = b.finish([softmax(b, x, axes), b.reduce("argmax", x, axes), b.reduce("min", x, axes)])
+        with ProgramRun(program) as run:
+            run.limits = replace(run.limits, features=frozenset(), max_workgroup_invocations=invocations)
+            for got, want in zip(run.run({"x": a}), interpret(program, {"x": a}), strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 def test_run_time_columns_that_are_kept():

@@ -56,7 +56,7 @@ class LoopStep:
         found = find_crossing(self.names, self.runs, probe.loads)
         if found is not None:
             self._crossing = Crossing(
-                group.label, group.outputs, group.producers, group.is_leaf, self.names, self.coords, self.runs, found
+                group.label, group.outputs, group.producers, group.is_leaf, self.names, self.coords, self.runs, found, self.reads
             )
         self._texts: dict[int, tuple[Kernel, Walk]] = {}
 

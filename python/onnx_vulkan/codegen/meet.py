@@ -7,6 +7,7 @@ barrier (more for many lanes without subgroups). The order of combination follow
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -88,6 +89,11 @@ class Meeting:
     subgroups: bool
     shared: dict[str, None] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """Shared memory an invocation of the workgroup."""
+        return sum(8 if re.search("64|double", declaration) else 4 for declaration in self.shared)
 
     def lines(self, fn: str, t: DType, acc: str, at: str | None, *, last: bool) -> list[str]:
         """Statements after which ``acc`` (and the index ``at``) of every lane is that of the whole row."""

@@ -254,6 +254,7 @@ class _RowStep:
         self.label, self.reads, self.writes = group.label, tuple(probe.r.reads), group.outputs
         self.moved = (*self.reads, *(v for v in group.outputs if v.shape == space))
         self.vector = vector_width(v.dtype for v in self.moved) if self.runs[1] and not self.row_fast and self.moved else 1
+        self.cell_bytes = probe.meeting.bytes
         self._texts: dict[_Form, tuple[Kernel, Walk]] = {}
 
     def text(self, form: _Form) -> tuple[Kernel, Walk]:
@@ -311,12 +312,10 @@ class _RowStep:
         rows, cols = at(self.rows), at(self.cols)
         if self.pieces is not None:
             cols = -(-cols // PIECES)
-        subgroups = {"subgroup_shuffle", "full_subgroups"} <= limits.features and not self.row_fast
-        width = self._width(at, rows, cols)
+        form = self._form(at, rows, cols, limits)
+        width = form.width
         size, lanes = self._shape(at, rows, cols, width, limits)
         items = _few(-(-cols // (width * lanes)))
-        again = len(self.group.reduces) > 1 or any(v.shape == self.group.space for v in self.group.outputs)
-        form = _Form(self.pieces is None and again, width, subgroups, self.pieces)
         kernel, walk = self.text(form)
         if not form.kept or items * width > walk.most(KEPT_ELEMENTS):
             kernel, walk = self.text(replace(form, kept=False))
@@ -325,17 +324,21 @@ class _RowStep:
         x, y, _ = grid_of(workgroups(self.rows, size // lanes))
         return [Launch(kernel, Variant((size, lanes, items), (x, y, 1 if self.pieces is None else PIECES)))]
 
-    def _width(self, at: At, rows: int, cols: int) -> int:
+    def _form(self, at: At, rows: int, cols: int, limits: Limits) -> _Form:
+        """The form of rows that fit registers."""
+        again = len(self.group.reduces) > 1 or any(v.shape == self.group.space for v in self.group.outputs)
+        subgroups = {"subgroup_shuffle", "full_subgroups"} <= limits.features and not self.row_fast
+        form = _Form(self.pieces is None and again, self.vector, subgroups, self.pieces)
         # few elements hide the memory's latency better with more invocations
         least = self.vector if rows * cols >= VECTOR_COUNT else 8 * self.vector
-        if self.vector == 1 or cols < least:
-            return 1
-        _, walk = self.text(_Form(self.pieces is None, self.vector, False, self.pieces))
-        return self.vector if walk.suits(at) else 1
+        if self.vector > 1 and (cols < least or not self.text(form)[1].suits(at)):
+            return replace(form, width=1)
+        return form
 
     def _shape(self, at: At, rows: int, cols: int, width: int, limits: Limits) -> tuple[int, int]:
         """Invocations of a workgroup, and how many of them share a row."""
-        most = limits.max_workgroup_invocations
+        fit = limits.max_shared_memory // self.cell_bytes
+        most = min(limits.max_workgroup_invocations, 1 << fit.bit_length() - 1)
         usual = min(256, most)
         lanes = 1
         if self.row_fast:
@@ -349,7 +352,7 @@ class _RowStep:
                 lanes *= 2
             if together * lanes > 512 and together == line:
                 together //= 2  # of several workgroups one loads while another computes
-            return together * lanes, lanes
+            return max(together * lanes, min(64, most)), lanes
         if cols > usual * KEPT_ELEMENTS or (cols >= 4096 and rows * usual < SMALL_GRID):
             usual = min(1024, most)
         many = rows * cols >= 16 * SMALL_GRID

@@ -71,6 +71,7 @@ class Crossing:
         coords: Sequence[Lin],
         runs: Sequence[Sequence[int]],
         found: tuple[int, tuple[Access, ...]],
+        reads: Sequence[Value],
     ):
         self.label, self.outputs, self.producers, self.is_leaf = label, tuple(outputs), producers, is_leaf
         self.names, self.coords, self.shape = names, coords, outputs[0].shape
@@ -80,7 +81,9 @@ class Crossing:
         self.extent_a, self.extent_b, self.extent_outer = (
             product(self.shape[i] for r in part for i in r) for part in ([self.a], [self.b], self.outer)
         )
-        self.vector = max(1, 4 // max(v.dtype.size for v in (*(s.leaf for s in self.staged), *outputs)))
+        # together are whole words, of every tensor
+        sizes = {v.dtype.size for v in (*(s.leaf for s in self.staged), *outputs)}
+        self.vector = max(1, 4 // max(sizes)) if max(sizes) == min(sizes | {v.dtype.size for v in reads}) else 1
         self._texts: dict[int, tuple[Kernel, Walk, list[Extent]]] = {}
 
     def text(self, width: int) -> tuple[Kernel, Walk, list[Extent]]:
@@ -186,6 +189,9 @@ class Crossing:
             if min(a, b) < SIDES[width] // 2 or not walk.suits(at) or not all(is_multiple(at, e, width) for e in aligned):
                 width = 1
         kernel, _, _ = self.text(width)
+        cells = [max(s.leaf.dtype.size, 4) if width == 1 else 4 for s in self.staged]
+        if sum(cells) * SIDES[width] * (SIDES[width] // width + 1) > limits.max_shared_memory:
+            return []
         tiles_a, tiles_b = self.tiles(width)
         grid = tiles_a, tiles_b, self.extent_outer
         folded = any(at(e) > MAX_GRID for e in grid)
