@@ -27,31 +27,36 @@ float pool_element(int chunk, int i) {
 #define LOAD(m, columns, from, pitch, turned) EACH(UNIT * UNIT_K) { \\
     int slow = turned != 0 ? e % columns : e / columns, fast = turned != 0 ? e / columns : e % columns; \\
     m.v[e] = pool_element((from) + slow * (pitch) + fast / CHUNK, fast % CHUNK); }
-#define LOAD_A(m, from, pitch, turned) LOAD(m, UNIT_K, from, pitch, turned)
-#define LOAD_B(m, from, pitch, turned) LOAD(m, UNIT, from, pitch, turned)
 #define MULTIPLY(to, a, b) EACH(UNIT * UNIT) { \\
     SUM sum = to.v[e]; \\
     for (int q = 0; q < UNIT_K; q++) sum += SUM(a.v[e / UNIT * UNIT_K + q] * b.v[q * UNIT + e % UNIT]); \\
     to.v[e] = sum; }
-#define STORE(m, at) EACH(UNIT * UNIT) pool[(at) + e / UNIT * BAND_PITCH + e % UNIT / 4][e % 4] = BITS(m.v[e])
+#define STORE(m, at, pitch) EACH(UNIT * UNIT) pool[(at) + e / UNIT * (pitch) + e % UNIT / 4][e % 4] = BITS(m.v[e])
 #define CLEAR(m) EACH(UNIT * UNIT) m.v[e] = SUM(0)
 #define COPY(to, from) EACH(UNIT * UNIT) to.v[e] = from.v[e]
 #define ADD(to, other) EACH(UNIT * UNIT) to.v[e] += other.v[e]
 """
 
 REWRITES = (
-    (r"coopmat<E, gl_ScopeSubgroup, UNIT, UNIT_K, gl_MatrixUseA>", "MatrixA"),
-    (r"coopmat<E, gl_ScopeSubgroup, UNIT_K, UNIT, gl_MatrixUseB>", "MatrixB"),
-    (r"coopmat<SUM, gl_ScopeSubgroup, UNIT, UNIT, gl_MatrixUseAccumulator>", "Sums"),
+    (r"coopmat<\w+, gl_ScopeSubgroup, \w+, \w+, gl_MatrixUseA>", "MatrixA"),
+    (r"coopmat<\w+, gl_ScopeSubgroup, \w+, \w+, gl_MatrixUseB>", "MatrixB"),
+    (r"coopmat<\w+, gl_ScopeSubgroup, \w+, \w+, gl_MatrixUseAccumulator>", "Sums"),
     (r"gl_CooperativeMatrixLayoutRowMajor", "0"),
     (r"gl_CooperativeMatrixLayoutColumnMajor", "1"),
-    (r"(\w+\[i\]) = Sums\(SUM\(0\)\);", r"CLEAR(\1);"),
+    (r"(\w+\[\w\]) = Sums\((SUM\(0\)|0)\);", r"CLEAR(\1);"),
     (r"(\w+\[i\]) = \1 \+ (\w+\[i\]);", r"ADD(\1, \2);"),
     (r"(whole|acc)\[i\] = (whole|acc)\[i\];", r"COPY(\1[i], \2[i]);"),
-    (r"(acc\[[^\]]*\]) = coopMatMulAdd\((a\[[^\]]*\]), (\w+), \1\);", r"MULTIPLY(\1, \2, \3);"),
-    (r"coopMatLoad\((.*), pool, (.*), (\w+), (A|B)_LAYOUT\);", r"LOAD_\4(\1, \2, \3, \4_LAYOUT);"),
-    (r"coopMatStore\((.*), pool, (.*), BAND_PITCH, 0\);", r"STORE(\1, \2);"),
+    (r"(acc\[[^\]]*\]) = coopMatMulAdd\((\w+\[[^\]]*\]), (\w+), \1\);", r"MULTIPLY(\1, \2, \3);"),
+    (r"coopMatLoad\((\w+\[.*?\]), pool, (.*), (\w+), (\w+)\);", r"LOAD(\1, UNIT_K, \2, \3, \4)"),
+    (r"coopMatLoad\((\w+), pool, (.*), (\w+), (\w+)\);", r"LOAD(\1, UNIT, \2, \3, \4)"),
+    (r"coopMatStore\((.*\]), pool, (.*), (.*), 0\);", r"STORE(\1, \2, \3);"),
 )
+HALVES = """#define E float16_t
+#define CHUNK 8
+#define SUM float
+const int UNIT = 16, UNIT_K = 16;
+"""
+"""What a kernel of float16 alone has not defined."""
 
 
 def emulated(source: str) -> str:
@@ -61,5 +66,7 @@ def emulated(source: str) -> str:
     source = source.replace("[[unroll]] ", "")
     for pattern, text in REWRITES:
         source = re.sub(pattern, text, source)
-    bits = "#define BITS(x) " + ("floatBitsToUint(x)" if "#define SUM float\n" in source else "uint(x)") + "\n"
-    return re.sub(r"^shared uvec4 pool\[POOL\];\n", lambda found: found[0] + bits + MACROS, source, flags=re.M)
+    start = "" if "#define UNIT_K" in source else HALVES
+    whole = "#define SUM float\n" not in start + source
+    start += f"#define BITS(x) {'uint' if whole else 'floatBitsToUint'}(x)\n"
+    return re.sub(r"^shared uvec4 pool\[.*\];\n", lambda found: found[0] + start + MACROS, source, flags=re.M)

@@ -1,4 +1,4 @@
-"""Products on matrix units: what can be shown without them. tests/kernels/test_matrix_units_run.py runs them."""
+"""Products on matrix units: what can be shown without them. ``test_matrix_units_emulated`` and ``test_matrix_units_run`` run them."""
 
 from __future__ import annotations
 
