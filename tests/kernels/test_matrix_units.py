@@ -1,4 +1,4 @@
-"""Products on matrix units: what can be shown without them. ``test_matrix_units_emulated`` and ``test_matrix_units_run`` run them."""
+"""Products on matrix units, as far as it goes without them; ``test_matrix_units_emulated`` and ``_run`` run them."""
 
 from __future__ import annotations
 
