@@ -31,9 +31,9 @@ double ov_inf(double like) { return packDouble2x32(uvec2(0u, 0x7ff00000u)); }
 // ---- ov_nan
 float ov_nan() { return uintBitsToFloat(0x7fc00000u); }
 // ---- ov_signed
-// Magnitude r with the sign of x, the sign of zeros included.
+// Magnitude r with the sign of x, the sign of zeros included. By a choice: a driver joins masks wrongly where x is a negated number.
 float ov_signed(float r, float x) {
-    return uintBitsToFloat((floatBitsToUint(r) & 0x7fffffffu) | (floatBitsToUint(x) & 0x80000000u));
+    return uintBitsToFloat(floatBitsToInt(x) < 0 ? floatBitsToUint(r) | 0x80000000u : floatBitsToUint(r) & 0x7fffffffu);
 }
 // ---- ov_nonzero
 // By bits: a device may flush subnormal operands of a comparison.

@@ -101,6 +101,18 @@ def test_float64(fn):
     np.testing.assert_allclose(got, want, rtol=4e-15, atol=1e-300)
 
 
+def test_functions_of_negated_numbers():
+    """A driver once joined the bits of a result and of its operand wrongly where the operand was a negated number."""
+    x = np.linspace(-0.99, 0.99, 64, dtype=np.float32)
+    for fn in ("asin", "asinh", "atan", "atanh", "erf", "sinh", "tan", "tanh"):
+        b = Builder()
+        v = b.input("x", DType.F32, x.shape)
+        p = b.finish([b.map(fn, b.neg(v))])
+        kernel = loop_step(fn, p.outputs, p.producers(), lambda leaf, v=v: leaf is v)
+        got = run_step(kernel, {v: x})[p.outputs[0]]
+        np.testing.assert_allclose(got, interpret(p, {"x": x})[0], rtol=1e-5, atol=1e-6, err_msg=fn)
+
+
 def test_pow_of_doubles():
     x = np.concatenate([RNG.uniform(-20, 20, 2000), np.repeat(SPECIAL, len(SPECIAL))])
     y = np.concatenate(
