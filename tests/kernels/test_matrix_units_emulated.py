@@ -241,3 +241,17 @@ def test_parts_have_the_range_of_float32(monkeypatch: pytest.MonkeyPatch, left: 
     one = builder.scalar(float(1 / (left * right)), DType.F32)
     y = builder.contract(builder.input("x", DType.F32, (40, 70)), builder.input("w", DType.F32, (70, 50)))
     check(monkeypatch, IN_PARTS, builder, builder.mul(y, one), {"x": x, "w": w}, 70)
+
+
+@thorough
+def test_parts_are_no_worse_than_plain_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against float32 sums of one product after the other; the units' own rounding is not emulated."""
+    depth = 512
+    got = product(monkeypatch, IN_PARTS, (64, depth), (depth, 64))
+    rng = np.random.default_rng(depth)
+    x, w = numbers(rng, (64, depth), IN_PARTS), numbers(rng, (depth, 64), IN_PARTS)
+    exact, plain = x.astype(np.float64) @ w.astype(np.float64), np.zeros((64, 64), np.float32)
+    for k in range(depth):
+        plain += x[:, k : k + 1] * w[k : k + 1]
+    ours, theirs = np.abs(got - exact), np.abs(plain - exact)
+    assert np.mean(ours**2) <= np.mean(theirs**2) and ours.max() <= theirs.max()

@@ -270,7 +270,7 @@ def test_parts_have_the_range_of_float32(rng: np.random.Generator, left: float, 
         assert (np.abs(got - want) <= room).all(), scales
 
 
-# ------------------------------------------------------------------------------------------------ parts against strict
+# ------------------------------------------------------------------------------------------------ parts against plain sums
 def normal(rng: np.random.Generator, x: Array, w: Array) -> None:
     pass
 
@@ -287,25 +287,21 @@ def cancelling(rng: np.random.Generator, x: Array, w: Array) -> None:
     w[half:] = -w[:half] * (1 + 1e-5 * rng.standard_normal(w[:half].shape)).astype(np.float32)
 
 
-def positive(rng: np.random.Generator, x: Array, w: Array) -> None:
-    np.abs(x, out=x)
-    np.abs(w, out=w)
-
-
 @pytest.mark.parametrize("depth", [1024, 4096])
-@pytest.mark.parametrize("data", [normal, badly_scaled, cancelling, positive], ids=lambda f: f.__name__)
-def test_parts_are_no_worse_than_strict(rng: np.random.Generator, ran: list[Unit], data: Any, depth: int) -> None:
+@pytest.mark.parametrize("data", [normal, badly_scaled, cancelling], ids=lambda f: f.__name__)
+def test_parts_are_no_worse_than_plain_sums(rng: np.random.Generator, ran: list[Unit], data: Any, depth: int) -> None:
+    """The mean and the largest error against those of float32 sums of one product after the other."""
     x, w = rng.standard_normal((512, depth)).astype(np.float32), rng.standard_normal((depth, 512)).astype(np.float32)
     data(rng, x, w)
     work = Work((helper.make_node("MatMul", ["x", "w"], ["y"]),), {"x": x, "w": w}, {})
     want = x.astype(np.float64) @ w.astype(np.float64)
     size = np.abs(x).astype(np.float64) @ np.abs(w).astype(np.float64)
-    errors = {}
-    for precision in ("strict", "fp32_split"):
-        off = np.abs(work.run(precision) - want) / size
-        errors[precision] = np.array([np.sqrt(np.mean(off**2)), off.max()])
-    print(data.__name__, depth, errors)
-    assert (errors["fp32_split"] <= errors["strict"]).all(), errors
+    plain = np.zeros_like(want, np.float32)
+    for k in range(depth):
+        plain += x[:, k : k + 1] * w[k : k + 1]
+    errors = [np.abs(y - want) / size for y in (work.run("fp32_split"), plain)]
+    ours, theirs = (np.array([np.sqrt(np.mean(e**2)), e.max()]) for e in errors)
+    assert (ours <= theirs).all(), (ours, theirs)
     assert set(ran) == {IN_PARTS}
 
 
