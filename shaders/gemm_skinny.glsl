@@ -73,7 +73,7 @@ T4 f_next[F_SLOTS];
 // Start loading a thread's blocks of the step at k0. Behind a branch a compiler waits for what is on its way, so the step after the
 // last is loaded too; where the readers do not check K, the last one again.
 void fetch_wide(int n0, int k0, int k_end) {
-    if (K_WHOLE && AHEAD) k0 = min(k0, k_end - STEP);
+    if (K_WHOLE && F_STAGED) k0 = min(k0, k_end - STEP);
     [[unroll]] for (int i = 0; i < UNROLLED * 4; i++) {
         int k = k0 + (i / 4 * K_LANES + k_lane) * GRAIN + (W_ALONG_K ? 0 : i % 4);
         int n = n0 + (W_ALONG_K ? column + i % 4 * COLUMN_LANES : column * 4 * W_QUADS);
@@ -159,17 +159,17 @@ void main() {
     if (F_STAGED && k_first < k_end) {
         fetch_few(k_first, k_end);
         stash_few(at);
+        fetch_wide(n0, k_first, k_end);
     }
-    if (AHEAD && k_first < k_end) fetch_wide(n0, k_first, k_end);
     for (int k0 = k_first; k0 < k_end; k0 += STEP) {
-        if (!AHEAD) fetch_wide(n0, k0, k_end);
+        if (!F_STAGED) fetch_wide(n0, k0, k_end);
         T4 w[UNROLLED * 4 * W_QUADS];
         [[unroll]] for (int i = 0; i < UNROLLED * 4 * W_QUADS; i++) w[i] = w_next[i];
         if (F_STAGED) {
             barrier();
             fetch_few(k0 + STEP, k_end);
+            fetch_wide(n0, k0 + STEP, k_end);
         }
-        if (AHEAD) fetch_wide(n0, k0 + STEP, k_end);
         [[unroll]] for (int u = 0; u < UNROLLED; u++) {
             int k = k0 + (u * K_LANES + k_lane) * GRAIN;
             [[unroll]] for (int r0 = 0; r0 < ROWS; r0 += F_ROWS) {

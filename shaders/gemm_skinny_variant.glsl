@@ -8,7 +8,7 @@ layout(constant_id = 4) const int SPLITS = 1;
 layout(constant_id = 5) const int W_MODE = 0;  // bit 0: quads along the columns instead of K; bit 1: quads are aligned vectors; bit 2: octets are
 layout(constant_id = 6) const int F_MODE = 0;  // the same bits
 layout(constant_id = 7) const int UNROLLED = 1;  // blocks of W that a thread takes at a time
-layout(constant_id = 8) const int PIPELINE = 0;  // bit 0: W of the next step is on its way meanwhile; bit 1: F goes through shared memory
+layout(constant_id = 8) const int STAGED = 0;    // 1: F goes through shared memory, and the next step's loads are on their way meanwhile
 layout(constant_id = 9) const int WHOLE = 0;     // 1 where K is whole steps
 
 const bool W_ALONG_K = (W_MODE & 1) == 0;
@@ -18,5 +18,4 @@ const bool F_ALONG_K = (F_MODE & 1) == 0;
 const bool F_VECTOR = (F_MODE & 2) != 0;
 const bool F_OCTET = (F_MODE & 4) != 0;
 const bool K_WHOLE = WHOLE != 0;
-const bool AHEAD = (PIPELINE & 1) != 0;
-const bool F_STAGED = (PIPELINE & 2) != 0;
+const bool F_STAGED = STAGED != 0;

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import onnx_vulkan.kernels.contract
 import onnx_vulkan.kernels.conv_transpose  # noqa: F401  (registers the families)
-import onnx_vulkan.kernels.gemv as gemv
 import onnx_vulkan.kernels.product as products
 import pytest
 from onnx_vulkan.dtypes import DType
@@ -68,7 +67,6 @@ def check(
         return UnitChoice(tile, splits)
 
     monkeypatch.setattr(products, "choose_unit_tile", choose)
-    monkeypatch.setattr(gemv.Skinny, "suits_matrices", lambda *a: False)
     monkeypatch.setattr(products, "WORTH_SCALES", 0)
     limits = {"features": frozenset({unit.feature}), "precision": PRECISION.get(unit, "strict")}
     atol, rtol = {DType.F32: (1e-5, 1e-4), DType.F16: (1e-2, 1e-2)}.get(DTYPES[unit], (0.0, 0.0))
@@ -146,22 +144,6 @@ def test_bytes_along_k(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_convolution_of_rounded_floats(monkeypatch: pytest.MonkeyPatch) -> None:
     conv(monkeypatch, ROUNDED, (1, 8, 9, 6), 3, 21, pad=1)
-
-
-FEW = [((19, 264), (264, 40)), ((20, 64), (64, 21)), ((17, 77), (77, 130)), ((2, 16, 300), (2, 300, 33)), ((40, 264), (264, 17))]
-FEW += [((70, 77), (77, 17)), ((20, 0), (0, 30))]
-
-
-@pytest.mark.parametrize(("a", "b"), [FEW[0], *(pytest.param(*shapes, marks=thorough) for shapes in FEW[1:])], ids=str)
-def test_few_rows_or_columns(monkeypatch: pytest.MonkeyPatch, a: Shape, b: Shape) -> None:
-    """``gemm_skinny_matrix.glsl``."""
-    rng, builder = np.random.default_rng(a[-1]), Builder()
-    feeds = {"x": numbers(rng, a, HALVES), "w": numbers(rng, b, HALVES)}
-    x, w = (builder.input(name, DType.F16, v.shape) for name, v in feeds.items())
-    y = builder.contract(x, w, **types(HALVES))
-    monkeypatch.setattr(gemv.Skinny, "suits_matrices", lambda *a: True)
-    limits = {"features": frozenset({"coop_f16"}), "precision": "strict"}
-    check_program(builder, [y], feeds, atol=1e-2 * max(a[-1], 1) ** 0.5, rtol=1e-2, limits=limits)
 
 
 # ------------------------------------------------------------------------------------------------ all of it

@@ -21,8 +21,6 @@ from onnx_vulkan.program.ir import Value
 
 __all__ = ["ContractStep", "contract_step"]
 
-ON_MATRICES = " on matrix units"
-
 
 class ContractStep(TiledStep):
     """A matrix product: ``a`` is z x m x k, ``b`` is z x k x n (each mostly a strided view), ``to`` says where a sum goes."""
@@ -89,24 +87,19 @@ void begin(int z) {{
     def _render(self, kind: str, scratch: Value | None) -> Kernel:
         if kind.startswith("scale "):
             return self._scale_kernel("ab".index(kind[-1]))
-        skinny = self.skinny.get(kind.removesuffix(ON_MATRICES))
+        skinny = self.skinny.get(kind)
         if skinny is None:
             return super()._render(kind, scratch)
-        return skinny.kernel(scratch, matrices=kind.endswith(ON_MATRICES))
+        return skinny.kernel(scratch)
 
     def launches(self, at: At, limits: Limits) -> list[Launch]:
         """In tiles, or by the skinny kernel: with few rows most of a tile would multiply rows that are not there, and the product
         is bound by reading the wide operand anyway."""
         m, n = at(self.sizes.m), at(self.sizes.n)
-        kind = "few rows" if m <= n else "few columns"
-        skinny = self.skinny[kind]
-        if skinny.suits_matrices(at, limits):
-            kind += ON_MATRICES
-            variant, splits = skinny.matrix_variant(at, limits)
-        elif is_skinny(m, n, limits):
-            variant, splits = skinny.variant(at, limits, self.item)
-        else:
+        if not is_skinny(m, n, limits):
             return super().launches(at, limits)
+        kind = "few rows" if m <= n else "few columns"
+        variant, splits = self.skinny[kind].variant(at, limits, self.item)
         return self.with_sum(Launch(self.kernel(kind, split=splits > 1), variant), splits, limits)
 
 

@@ -1,5 +1,4 @@
-"""Products with few rows or few columns: the other operand is streamed once (``gemm_skinny.glsl``, on matrix units
-``gemm_skinny_matrix.glsl``)."""
+"""Products with few rows or few columns: the other operand is streamed once (``gemm_skinny.glsl``)."""
 
 from __future__ import annotations
 
@@ -8,10 +7,8 @@ from dataclasses import dataclass
 from onnx_vulkan.codegen.kernel import At, Kernel, Limits, Variant, grid_of, is_multiple
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.dims import ceil_div
-from onnx_vulkan.dtypes import DType
 from onnx_vulkan.kernels import Group
-from onnx_vulkan.kernels.matrix_units import EXTENSIONS
-from onnx_vulkan.kernels.operand import Matrix, Operand, accumulator
+from onnx_vulkan.kernels.operand import Operand, accumulator
 from onnx_vulkan.kernels.product import Destination, Sizes, chosen_by_step, store
 from onnx_vulkan.kernels.tiles import CORES, MAX_SPLITS, SCRATCH_ELEMENTS, power_of_two
 from onnx_vulkan.program.ir import Value
@@ -19,19 +16,7 @@ from onnx_vulkan.program.ir import Value
 __all__ = ["SKINNY", "Skinny", "is_skinny"]
 
 SKINNY = 16
-"""At most this many rows: 16 x 4 sums and a 4 x 4 block of the wide operand fill a thread's registers, and 16 rows a matrix."""
-
-MATRIX_ROWS = 9
-"""From so many rows on matrix units are faster, though they multiply 16."""
-
-MOST_MATRIX_ROWS = 32
-"""Up to so many rows each workgroup has all of them."""
-
-MATRIX_SHAPES = ((6, 2, 64), (6, 2, 32), (4, 2, 32), (2, 2, 32), (1, 1, 32))
-"""Subgroups of a workgroup, their tiles of 16 columns and steps along K: the first whose shared memory a device has."""
-
-AHEAD_AND_STAGED = 3
-"""The next step's loads on their way meanwhile, the few rows by way of shared memory (``PIPELINE`` of gemm_skinny.glsl)."""
+"""At most this many rows: 16 x 4 sums and a 4 x 4 block of the wide operand fill a thread's registers."""
 
 
 def is_skinny(rows: int, columns: int, limits: Limits) -> bool:
@@ -63,65 +48,28 @@ class Skinny:
         """The other one."""
         return self.b if self.few_rows else self.a
 
-    def suits_matrices(self, at: At, limits: Limits) -> bool:
-        """Whether it runs on matrix units: float16 on a device that multiplies it with fp32 sums."""
-        halves = all(isinstance(m, Matrix) and m.leaf.dtype is DType.F16 for m in (self.a, self.b))
-        return halves and "coop_f16" in limits.features and MATRIX_ROWS <= at(self.few.rows) <= MOST_MATRIX_ROWS
-
-    def kernel(self, scratch: Value | None, *, matrices: bool) -> Kernel:
+    def kernel(self, scratch: Value | None) -> Kernel:
         """The kernel that runs the epilogue, or writes partial sums into *scratch*."""
         params, few, wide = Params(), self.few, self.wide
-        if matrices:
-            assert isinstance(few, Matrix) and isinstance(wide, Matrix)
-            readers = [m.begin(params, name) + m.bits_function(params, name) for m, name in ((few, "f"), (wide, "w"))]
-        else:
-            readers = [m.functions(params, name) + m.octet_function(params, name) for m, name in ((few, "f"), (wide, "w"))]
-            readers.append(wide.runs(params))
-        shader = "gemm_skinny_matrix" if matrices else "gemm_skinny"
+        readers = [m.functions(params, name) + m.octet_function(params, name) for m, name in ((few, "f"), (wide, "w"))]
+        readers.append(wide.runs(params))
         arguments = "int z, int m, int n" if self.few_rows else "int z, int n, int m"
         text, reads = store(self.group, params, self.to, scratch, arguments)
         body = f"""{accumulator(params, self.group.anchor.attrs["acc"])}#define SIZE_Z {params.word(self.sizes.z)}
 #define SIZE_R {params.word(few.rows)}
 #define SIZE_W {params.word(wide.rows)}
 #define SIZE_K {params.word(self.sizes.k)}
-#include "{shader}_variant.glsl"
+#include "gemm_skinny_variant.glsl"
 {"".join(readers)}
 void begin(int z) {{
     f_begin(z);
     w_begin(z);
 }}
-{text}#include "{shader}.glsl"
+{text}#include "gemm_skinny.glsl"
 """
         reads = tuple(dict.fromkeys((*self.a.leaves, *self.b.leaves, *reads)))
         writes = self.group.outputs if scratch is None else (scratch,)
-        kernel = Kernel(self.group.label, params, body, reads, writes, chosen_by_step)
-        if matrices:
-            kernel.extensions, kernel.fixed_subgroups = EXTENSIONS, True
-        return kernel
-
-    def matrix_variant(self, at: At, limits: Limits) -> tuple[Variant, int]:
-        """The variant on matrix units, and its number of splits."""
-        few, wide, size = self.few, self.wide, limits.subgroup_size
-        rows, columns, depth, batch = at(few.rows), at(wide.rows), at(self.sizes.k), at(self.sizes.z)
-        room = min(limits.max_workgroup_invocations // size, 32)
-        row_tiles = power_of_two(-(-rows // 16))
-        shapes = [s for s in MATRIX_SHAPES if s[0] <= room and _matrix_memory(row_tiles, *s) <= limits.max_shared_memory]
-        subgroups, tiles, step = shapes[0]
-        if batch * -(-columns // (16 * tiles)) < CORES // 2:
-            tiles = 1
-        groups = batch * -(-columns // (16 * tiles))
-        splits = 1
-        while (
-            splits < MAX_SPLITS
-            and groups * splits < CORES // 2
-            and depth >= 4 * step * subgroups * splits
-            and 2 * splits * batch * rows * columns <= SCRATCH_ELEMENTS
-        ):
-            splits *= 2
-        modes = (m.mode(at) | m.octets(at) << 2 for m in (wide, few))
-        whole = is_multiple(at, self.sizes.k, step * splits)
-        spec = (size * subgroups, size, subgroups, tiles, row_tiles, step, splits, *modes, int(whole))
-        return Variant(spec, grid_of(ceil_div(wide.rows, 16 * tiles) * self.sizes.z * splits)), splits
+        return Kernel(self.group.label, params, body, reads, writes, chosen_by_step)
 
     def variant(self, at: At, limits: Limits, item: int) -> tuple[Variant, int]:
         """The variant without matrix units, and its number of splits. Sums are of *item* bytes."""
@@ -132,7 +80,7 @@ void begin(int z) {{
         threads, lanes = shape.threads, shape.lanes
         # narrower tiles of columns where there would be fewer workgroups than cores
         while (
-            lanes < threads // (2 if mode & 1 else 1)
+            lanes < threads // (4 if mode & 1 else 1)
             and depth >= 2 * shape.grain * lanes
             and batch * -(-columns // shape.columns(lanes)) < CORES
         ):
@@ -155,7 +103,7 @@ void begin(int z) {{
         # two steps of the few rows, and what adds up the sums
         staged = shape.staged and (2 * power_of_two(rows) * step + threads) * item <= limits.max_shared_memory
         whole = is_multiple(at, self.sizes.k, step * splits)
-        modes = mode, few_mode, unrolled, AHEAD_AND_STAGED * staged, int(whole)
+        modes = mode, few_mode, unrolled, int(staged), int(whole)
         spec = (threads, threads, power_of_two(rows), lanes, splits, *modes)
         return Variant(spec, grid_of(ceil_div(wide.rows, width) * self.sizes.z * splits)), splits
 
@@ -209,9 +157,3 @@ def _shape(rows: int, mode: int, run: int, item: int, depth: int, limits: Limits
         lanes //= 2
     unrolled = 2 if octets and limits.subgroup_size >= 16 else 1
     return _Shape(threads, lanes, grain, width, unrolled, staged)
-
-
-def _matrix_memory(row_tiles: int, subgroups: int, tiles: int, step: int) -> int:
-    """The most bytes of shared memory that gemm_skinny_matrix.glsl takes."""
-    wide, few = (max(16 * n * (step // 8 + 1), step * (2 * n + 1)) for n in (tiles, row_tiles))
-    return subgroups * max(wide + few, 64 * tiles) * 16

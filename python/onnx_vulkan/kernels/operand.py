@@ -238,24 +238,6 @@ T4[2] {name}_octet(int row, int k, int k_end) {{
 }}
 """
 
-    def bits_function(self, params: Params, name: str) -> str:
-        """The GLSL of ``uvec4 {name}_bits(int row, int k, int k_end)``, 8 elements of float16 as they lie in memory."""
-        upper, rows, depth = name.upper(), params.word(self.rows), params.word(self.depth)
-        return f"""{self._octet_load(params, name)}uvec4 {name}_bits(int row, int k, int k_end) {{
-    if ({upper}_OCTET) return {name}_octet_bits(row, k, k_end);
-    float16_t x[8];
-    [[unroll]] for (int c = 0; c < 8; c++) {{
-        int c_row = min({upper}_ALONG_K ? row : row + c, {rows} - 1);
-        int c_k = {upper}_ALONG_K ? k + c : k;
-        float16_t h = {params.read(self.leaf)}.v[{self._element(params, name, "c_row", f"min(c_k, {depth} - 1)")}];
-        x[c] = c_k < k_end ? h : float16_t(0);
-    }}
-    uvec4 bits;
-    [[unroll]] for (int c = 0; c < 4; c++) bits[c] = packFloat2x16(f16vec2(x[2 * c], x[2 * c + 1]));
-    return bits;
-}}
-"""
-
     def _octet_load(self, params: Params, name: str) -> str:
         """The GLSL of ``uvec4 {name}_octet_bits(int row, int k, int k_end)``, one load of 16 bytes."""
         upper, rows, depth = name.upper(), params.word(self.rows), params.word(self.depth)
