@@ -166,7 +166,10 @@ float ov_cos(float x) {
 }
 // ---- ov_div
 // Vulkan promises 2.5 ulp only for divisors up to 2^126; above that a driver may answer 0.
-float ov_div(float a, float b) { return abs(b) > 8.5e37 ? (a * 0.25) / (b * 0.25) : a / b; }
+float ov_div(float a, float b) {
+    float scale = abs(b) > 8.5e37 ? 0.25 : 1.0;
+    return (a * scale) / (b * scale);
+}
 // ---- ov_div_rn
 // The driver's quotient with one correction by its residual, which is exact: the product is taken apart as Dekker does.
 float ov_div_rn(float a, float b) {

@@ -350,8 +350,6 @@ class _RowStep:
                 lanes *= 2
             while lanes * KEPT_ELEMENTS < cols <= most // together * KEPT_ELEMENTS:
                 lanes *= 2
-            if together * lanes > 512 and together == line:
-                together //= 2  # of several workgroups one loads while another computes
             return max(together * lanes, min(64, most)), lanes
         if cols > usual * KEPT_ELEMENTS or (cols >= 4096 and rows * usual < SMALL_GRID):
             usual = min(1024, most)
