@@ -7,8 +7,8 @@
 // shared memory, a band of 16 rows of each subgroup at a time, to the same store() as in gemm_tile.glsl.
 //
 // With PARTS 2 fp32 operands are taken apart: each row of A and column of B is scaled by a power of two, x becomes
-// hi + lo in E, and the products hi hi, hi lo and lo hi are added (lo lo is below fp32's last place). The units do not round
-// their sums to nearest, so partial sums move to registers of their own every FLUSH steps.
+// hi + lo in E, and the products hi hi, hi lo and lo hi are added (lo lo is below fp32's last place). The units cut their
+// sums off instead of rounding them, so partial sums move to registers of their own every PREFETCH steps.
 //
 // Grid: one dimension (folded past 65535): bands of GROUP_ROWS rows of tiles, within a band columns slowest, then z, split.
 // Neighbouring workgroups so share tiles of A and B in the cache.
@@ -27,7 +27,6 @@
 
 const int UNIT = 16;
 const int PREFETCH = 2;
-const int FLUSH = 4;
 const int GROUP_ROWS = 8;
 const int SUBGROUPS_N = BN / WN;
 const int SUBGROUPS_M = BM / WM;
@@ -258,7 +257,6 @@ void main() {
         barrier();
     }
     int at = 0;
-    int steps = 0;
     for (int k = k_first; k < k_end; k += PREFETCH * BK) {
         [[unroll]] for (int p = 0; p < PREFETCH; p++) {
             fetch(p, k + (PREFETCH + p) * BK, k_end, n0);
@@ -268,12 +266,9 @@ void main() {
             barrier();
         }
 #if PARTS == 2
-        steps += PREFETCH;
-        if (steps % FLUSH == 0 || k + PREFETCH * BK >= k_end) {
-            [[unroll]] for (int i = 0; i < UNITS_M * UNITS_N; i++) {
-                whole[i] = whole[i] + acc[i];
-                acc[i] = coopmat<SUM, gl_ScopeSubgroup, UNIT, UNIT, gl_MatrixUseAccumulator>(SUM(0));
-            }
+        [[unroll]] for (int i = 0; i < UNITS_M * UNITS_N; i++) {
+            whole[i] = whole[i] + acc[i];
+            acc[i] = coopmat<SUM, gl_ScopeSubgroup, UNIT, UNIT, gl_MatrixUseAccumulator>(SUM(0));
         }
 #endif
     }

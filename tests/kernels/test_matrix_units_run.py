@@ -261,12 +261,12 @@ def test_fast_overflows_beyond_half_precision(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize(("left", "right"), [(1e30, 1e-25), (1e37, 1e-3), (1e-30, 1e25), (1e-33, 1e37), (1e-20, 1e-18)])
 def test_parts_have_the_range_of_float32(rng: np.random.Generator, left: float, right: float) -> None:
-    """Nothing overflows on the way to a result that float32 holds."""
+    """Nothing overflows on the way to a result that float32 holds; one below its normal range may be taken for zero."""
     for scales in ((left, right), (right, left)):
         work = product(rng, (65, 90), (90, 100), IN_PARTS, constant=False)
         x, w = (work.inputs[name] * np.float32(s) for name, s in zip("xw", scales, strict=True))
         got, want = replace(work, inputs={"x": x, "w": w}).run("fp32_split"), x.astype(np.float64) @ w.astype(np.float64)
-        room = 2.0**-18 * (np.abs(x).astype(np.float64) @ np.abs(w).astype(np.float64)) + 2.0**-140
+        room = 2.0**-18 * (np.abs(x).astype(np.float64) @ np.abs(w).astype(np.float64)) + 2.0**-126
         assert (np.abs(got - want) <= room).all(), scales
 
 
