@@ -1,14 +1,20 @@
-// Attention as attention.glsl computes it, on matrix units (GL_KHR_cooperative_matrix) of 16 x 16 x 16 float16 with sums in fp32.
+// Attention in one pass, softmax(score(Q K)) V, on matrix units (GL_KHR_cooperative_matrix) of 16 x 16 x 16 float16 with sums in
+// fp32. Weights are counted from the highest score that a row has seen; when it rises, sums are scaled down.
 //
 // A subgroup of 32 has ROW_UNITS * 16 rows: their queries and sums stay in its matrices. Keys and values pass through shared memory,
 // BN at a time, the next ones on their way in registers meanwhile. Which elements of a matrix an invocation holds is not known, so
 // scores go through shared memory, where two invocations share a row, and come back as weights in float16.
 //
-// Grid: as attention.glsl.
+// Grid: one dimension (folded past 65535), rows fastest, then batch. A grid too large is harmless.
 //
-// The includer has included attention_units_variant.glsl and attention_weight.glsl and defined what attention.glsl wants, but
-//   f16vec4 q_quad(int m, int k, int k_end), k_quad(int n, int k, int k_end)     4 elements of the head
-//   f16vec4 v_quad(int n, int k, int k_end)                                      4 columns of key k
+// The includer has included attention_units_variant.glsl and attention_weight.glsl and defined: SIZE_Z, SIZE_M (queries), SIZE_T
+// (keys), SIZE_D (head size, at least 1), SIZE_N (head size of the values), and
+//   void begin(int z)
+//   f16vec4 q_quad(int m, int k, int k_end), k_quad(int n, int k, int k_end)     4 elements of the head; 0 from k_end on
+//   f16vec4 v_quad(int n, int k, int k_end)                                      4 columns of key k; 0 from k_end on
+//   float score(int z, int m, int n, float s)      what becomes of a score
+//   float inverse(float total)                     the factor of a row whose weights add up to total
+//   void store(int z, int m, int n, int split, float acc)
 
 const int UNIT = 16;
 const int SUBGROUPS = THREADS / 32;

@@ -1,4 +1,4 @@
-"""Attention in one kernel against the interpreter: shapes off the tiles, strides, masks, empty rows, dtypes."""
+"""Attention against the interpreter: shapes, strides, masks, empty rows, dtypes; when one kernel runs it, and its text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import onnx_vulkan.kernels.attention as family
-import onnx_vulkan.kernels.attention_few as few_queries
 import pytest
 from onnx_vulkan.device.compile import needed_features, spirv
 from onnx_vulkan.dtypes import DType
@@ -21,14 +20,7 @@ from run_step import check_program, group_of
 
 TOLERANCE = {DType.F32: (1e-5, 1e-4), DType.F16: (1e-2, 1e-2), DType.BF16: (2e-2, 2e-2)}
 THOROUGH = os.environ.get("ONNX_VULKAN_THOROUGH") == "1"
-SMALL = family.Tile(32, 4, 32, 8)
 Shape = tuple[int, ...]
-
-
-@pytest.fixture
-def tile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One kernel, in the tile that a CPU compiles fastest."""
-    monkeypatch.setattr(family, "choose", lambda *a, **k: SMALL)
 
 
 def random(shape: Shape, dtype: DType, seed: int) -> Array:
@@ -88,12 +80,12 @@ SCALE = np.float32(0.125)
     ],
     ids=str,
 )
-def test_shapes(tile: None, q: Shape, k: Shape, v: Shape) -> None:
+def test_shapes(q: Shape, k: Shape, v: Shape) -> None:
     check(q, k, v, masks=[SCALE], score=[("mul", (SCORE, 3))])
 
 
 @pytest.mark.parametrize("dtype", [DType.F16, DType.BF16] if THOROUGH else [DType.F16])
-def test_half_floats_epilogue_and_record(tile: None, dtype: DType) -> None:
+def test_half_floats_epilogue_and_record(dtype: DType) -> None:
     def after(b: Builder, x: Value) -> Value:
         return b.transpose(b.map("mul", x, b.scalar(3, x.dtype)), (0, 2, 1, 3))
 
@@ -104,7 +96,7 @@ LOW = np.float32(-np.inf)
 
 
 @pytest.mark.parametrize("empty", ["nan", "zero", "clean"])
-def test_masks_and_rows_that_see_nothing(tile: None, empty: str) -> None:
+def test_masks_and_rows_that_see_nothing(empty: str) -> None:
     bias = random((3, 1, 70), DType.F32, 7)
     mask = np.tril(np.ones((20, 70), bool), 50)
     mask[3], mask[5, :40], mask[6, 40:] = False, False, False
@@ -122,7 +114,7 @@ def test_masks_and_rows_that_see_nothing(tile: None, empty: str) -> None:
 
 
 @pytest.mark.skipif(not THOROUGH, reason="thorough")
-def test_large_and_infinite_scores(tile: None) -> None:
+def test_large_and_infinite_scores() -> None:
     def change(feeds: dict[str, Array]) -> None:
         for name in ("q", "k"):  # sums of whole numbers are exact
             feeds[name] = np.rint(feeds[name] * 20)
@@ -131,35 +123,7 @@ def test_large_and_infinite_scores(tile: None) -> None:
     check((2, 20, 16), (2, 100, 16), (2, 100, 16), change=change)
 
 
-@pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few queries have their own kernel."""
-    monkeypatch.setattr(family, "few", lambda limits: True)
-    monkeypatch.setattr(few_queries, "THREADS", 64)
-
-
-@pytest.mark.parametrize(
-    ("q", "k", "v", "empty"),
-    [
-        ((2, 3, 40), (2, 600, 40), (2, 600, 33), "zero"),
-        *(
-            [
-                ((2, 1, 20), (2, 70, 20), (2, 70, 28), "nan"),
-                ((1, 5, 8), (1, 40, 8), (1, 40, 40), "clean"),
-                ((3, 8, 256), (3, 90, 256), (3, 90, 256), "nan"),
-            ]
-            if THOROUGH
-            else []
-        ),
-    ],
-)
-def test_few_queries(few: None, q: Shape, k: Shape, v: Shape, empty: str) -> None:
-    mask = np.random.default_rng(1).random((q[0], q[1], k[1])) < 0.7
-    mask[0, 0] = False
-    check(q, k, v, masks=[SCALE, mask, LOW], score=[("mul", (SCORE, 3)), ("select", (4, SCORE, 5))], empty=empty)
-
-
-def test_heads_that_share_keys_are_rows(few: None) -> None:
+def test_heads_that_share_keys() -> None:
     b = Builder()
     x, y, z = (b.input(n, DType.F32, s) for n, s in {"q": (2, 1, 6, 8), "k": (2, 300, 2, 8), "v": (2, 2, 300, 8)}.items())
     q = b.reshape(b.transpose(x, (0, 2, 1, 3)), (2, 2, 3, 1, 8))
@@ -169,12 +133,6 @@ def test_heads_that_share_keys_are_rows(few: None) -> None:
     out = b.map("mul", attention(b, q, k, v, [bias], [("add", (SCORE, 3))]), b.scalar(2, DType.F32))
     feeds = {v.name: random(v.shape, DType.F32, n) for n, v in enumerate(b.inputs)}  # type: ignore[arg-type]
     check_program(b, [out], feeds, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("tile", [t for t in family.TILES if THOROUGH and t.threads <= 64], ids=str)
-def test_tiles(monkeypatch: pytest.MonkeyPatch, tile: family.Tile) -> None:
-    monkeypatch.setattr(family, "choose", lambda *a, **k: tile)
-    check((2, 70, 40), (2, 130, 40), (2, 130, 70), masks=[SCALE], score=[("mul", (SCORE, 3))])
 
 
 def unit_limits(**changed: Any) -> Any:
@@ -189,7 +147,7 @@ def test_the_text_for_matrix_units_compiles(empty: str) -> None:
     q, k, v = (b.input(n, DType.F16, s) for n, s in {"q": (2, 70, 40), "k": (2, 40, 90), "v": (2, 90, 24)}.items())
     mask = b.input("mask", DType.F32, (70, 90))
     step = family.attention_step(group_of(b.finish([attention(b, q, k, v, [mask], [("add", (SCORE, 3))], empty)])))
-    kernel = step.fused_by_units
+    kernel = step.fused
     assert kernel.fixed_subgroups
     for in_record in (False, True):
         assert "coop_matrix" in needed_features(spirv(kernel.source(in_record=in_record)))
@@ -205,8 +163,3 @@ def test_matrix_units_are_chosen_where_they_fit() -> None:
     assert not isinstance(family.choose(512, 512, 64, 64, 16, unit_limits(), halves=False), family.Units)
     assert family.choose(512, 512, 512, 512, 16, unit_limits(), halves=True) is None
     assert family.choose(1, 4096, 128, 128, 32, unit_limits(), halves=True) is None, "few queries"
-
-
-def test_three_kernels() -> None:
-    bias = random((1, 40), DType.F32, 7)
-    check((2, 3, 20, 16), (2, 3, 40, 16), (2, 3, 40, 24), masks=[SCALE, bias], score=[("mul", (SCORE, 3)), ("add", (4, SCORE))])

@@ -1,7 +1,7 @@
 """The ``attention`` family: both products and the softmax between them in one kernel, or as three kernels.
 
-One kernel (``attention.glsl``) keeps the scores in registers; it pays where they would be many. Otherwise the decomposition runs,
-with the scores in scratch memory. :func:`choose` says which, from sizes and device limits.
+One kernel (``attention_units.glsl``, on matrix units) never stores the scores; it pays where they would be many. Otherwise the
+decomposition runs, with the scores in scratch memory. :func:`choose` says which, from sizes and device limits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from onnx_vulkan.codegen.row import RowGroup, row_step
 from onnx_vulkan.dims import Extent, ceil_div, product
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.kernels import Group, family
-from onnx_vulkan.kernels.attention_few import FewQueries
 from onnx_vulkan.kernels.contract import contract_step
 from onnx_vulkan.kernels.operand import Matrix, accumulator
 from onnx_vulkan.kernels.product import Destination, chosen_by_step, store
@@ -28,10 +27,8 @@ from onnx_vulkan.program import attention as composite
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.ir import Instr, Value
 
-__all__ = ["TILES", "AttentionStep", "Tile", "attention_step", "choose"]
+__all__ = ["MATRIX_UNITS", "UNITS", "AttentionStep", "Units", "attention_step", "choose"]
 
-MAX_WIDTH = 256
-"""The largest head size of values that one kernel keeps in registers."""
 # Microseconds on an H200, from sweeps over sizes; what counts is how they compare.
 LAUNCH = 4.0
 STEP = 2.0 / (64 * 64 * 128)
@@ -42,27 +39,6 @@ SCORE_MEMORY = 12 / 2.5e6
 """Of a score that is written, read, written as a weight and read again."""
 SCORE_PRODUCT = 2 / 100e6
 """Of a score and an element of a head."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A workgroup of ``threads``, 8 to a row and ``tm`` rows each; ``bn`` keys a step, operands ``bk`` deep in shared memory."""
-
-    threads: int
-    tm: int
-    bn: int
-    bk: int
-
-    @property
-    def bm(self) -> int:
-        """Rows of a workgroup."""
-        return self.threads // 8 * self.tm
-
-    def shared_memory(self, width: int) -> int:
-        """Bytes of shared memory where the values' head size is rounded up to *width*."""
-        step = self.bk * (self.bm // 4 + self.bn // 4 + 2)
-        values = max(2 * self.bk, self.threads // 8) * (width // 4 + 1)
-        return (2 * step + values + self.bn * (self.bm // 4 + 1) + 2 * self.bm) * 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +74,6 @@ EXTENSIONS = (
 )
 UNITS = (Units(128, 1, 64), Units(128, 1, 32))
 
-TILES = (
-    Tile(128, 4, 64, 16),
-    Tile(128, 4, 32, 16),
-    Tile(64, 4, 64, 16),
-    Tile(64, 4, 32, 16),
-    Tile(32, 4, 32, 16),
-)
-
 
 def one_kernel(units: Units, rows: int, keys: int, size: int, batch: int) -> float:
     """Microseconds that ``attention_units.glsl`` takes about on a large GPU; *size* is both head sizes together."""
@@ -119,7 +87,7 @@ def three_kernels(rows: int, keys: int, size: int, batch: int) -> float:
     return 3 * LAUNCH + scores * (SCORE_MEMORY + size * SCORE_PRODUCT)
 
 
-def choose(rows: int, keys: int, depth: int, width: int, batch: int, limits: Limits, *, halves: bool) -> Units | Tile | None:
+def choose(rows: int, keys: int, depth: int, width: int, batch: int, limits: Limits, *, halves: bool) -> Units | None:
     """How ``batch`` attentions of ``rows`` queries over ``keys`` run in one kernel, None for three kernels.
 
     *halves*: the operands are such that matrix units take them.
@@ -135,21 +103,16 @@ def choose(rows: int, keys: int, depth: int, width: int, batch: int, limits: Lim
     return None
 
 
-def few(limits: Limits) -> bool:
-    """Whether few queries have a kernel of their own: on a CPU it would take long to compile."""
-    return False
-
-
 def rounded(n: int, to: int) -> int:
     """The multiple of *to* that is not below *n*."""
     return -(-n // to) * to
 
 
-def _weights(empty: str, *, half: bool) -> str:
+def _weights(empty: str) -> str:
     """The GLSL of how weights are made, and ``inverse``, the factor of sums whose weights add up to ``total``."""
-    defines = [name for name, on in (("FAST_WEIGHTS", half), ("CLEAN", empty == "clean")) if on]
+    clean = "#define CLEAN\n" if empty == "clean" else ""
     nothing = "SIZE_T <= 0" if empty == "nan" else "total == T(0)"
-    return f"""{"".join(f"#define {name}" + chr(10) for name in defines)}#include "attention_weight.glsl"
+    return f"""{clean}#include "attention_weight.glsl"
 T inverse(T total) {{ return {nothing} ? T(0) : T(1) / total; }}
 """
 
@@ -171,8 +134,7 @@ class AttentionStep:
         def axes(strides: Sequence[Extent]) -> tuple[tuple[Extent, Extent], ...]:
             return tuple(zip(batch, strides, strict=False))
 
-        self.weights = _weights(self.instr.attrs["empty"], half=all(x.leaf.dtype in (DType.F16, DType.BF16) for x in (q, k, v)))
-        self.few = FewQueries(group, q, k, v, self.score, self.weights)
+        self.weights = _weights(self.instr.attrs["empty"])
         self.q = Matrix(q.leaf, q.offset, axes(q.strides), self.m, q.strides[-2], depth, q.strides[-1])
         self.k = Matrix(k.leaf, k.offset, axes(k.strides), keys, k.strides[-1], depth, k.strides[-2])
         self.v = Matrix(v.leaf, v.offset, axes(v.strides), self.n, v.strides[-1], keys, v.strides[-2])
@@ -185,11 +147,11 @@ class AttentionStep:
         params = Params()
         hole = store(self.group, params, Destination(self.axes), None)
         leaves = (m.leaf for m in self.operands.values())
-        return tuple(dict.fromkeys((*leaves, *self.score(params, self.axes)[1], *hole[1])))
+        return tuple(dict.fromkeys((*leaves, *self.score(params)[1], *hole[1])))
 
     # ------------------------------------------------------------------------------------------------ one kernel
-    def score(self, params: Params, axes: Axes) -> tuple[str, tuple[Value, ...]]:
-        """The GLSL function of what becomes of a score, its place given by *axes*, and the values that it reads."""
+    def score(self, params: Params) -> tuple[str, tuple[Value, ...]]:
+        """The GLSL function of what becomes of a score, and the values that it reads."""
         space = (*self.instr.out.shape[:-1], self.t)
         b = Builder()
         given = x = Value(DType.F32, space)
@@ -211,7 +173,7 @@ class AttentionStep:
         probe = Renderer(Params(), producers, is_leaf)
         render(probe)
         r = Renderer(params, producers, is_leaf)
-        for variable, over in axes:
+        for variable, over in self.axes:
             runs = merge_axes(names, space, over, [offset for _, offset in probe.loads], probe.opaque)
             for i in over:
                 r.alias[names[i]] = None
@@ -224,13 +186,6 @@ class AttentionStep:
 
     @cached_property
     def fused(self) -> Kernel:
-        """The kernel of ``attention.glsl``."""
-        params = Params()
-        readers = "".join(m.functions(params, name) for name, m in self.operands.items())
-        return self._kernel(params, accumulator(params, DType.F32) + readers, "attention")
-
-    @cached_property
-    def fused_by_units(self) -> Kernel:
         """The kernel of ``attention_units.glsl``."""
         params = Params()
         readers = "".join(m.functions(params, name) for name, m in self.operands.items())
@@ -240,7 +195,7 @@ class AttentionStep:
         return kernel
 
     def _kernel(self, params: Params, readers: str, shader: str) -> Kernel:
-        score, masks = self.score(params, self.axes)
+        score, masks = self.score(params)
         text, more = store(self.group, params, Destination(self.axes), None)
         leaves = [m.leaf for m in self.operands.values()]
         body = f"""#define SIZE_Z {params.word(self.z)}
@@ -291,18 +246,13 @@ class AttentionStep:
     def launches(self, at: At, limits: Limits) -> list[Launch]:
         """One launch, or those of three kernels."""
         depth, width = at(self.d), at(self.n)
-        if few(limits) and self.few.suits(at):
-            return self.few.launches(at, limits)
         how = choose(at(self.m), at(self.t), depth, width, at(self.z), limits, halves=self.are_halves(at))
         if how is None:
             return [launch for step in self.parts for launch in step.launches(at, limits)]
         grid = grid_of(ceil_div(self.m, how.bm) * self.z)
-        if isinstance(how, Units):
-            vectors = sum((m.mode(at) == along | 2) << n for n, (m, along) in enumerate(((self.q, 0), (self.k, 0), (self.v, 1))))
-            units = (how.threads, how.threads, how.row_units, how.bn, rounded(depth, 32), rounded(width, 32), vectors)
-            return [Launch(self.fused_by_units, Variant(units, grid))]
-        modes = tuple(m.mode(at) for m in self.operands.values())
-        return [Launch(self.fused, Variant((how.threads, how.tm, how.bn, how.bk, rounded(width, 32), *modes, how.threads), grid))]
+        vectors = sum((m.mode(at) == along | 2) << n for n, (m, along) in enumerate(((self.q, 0), (self.k, 0), (self.v, 1))))
+        units = (how.threads, how.threads, how.row_units, how.bn, rounded(depth, 32), rounded(width, 32), vectors)
+        return [Launch(self.fused, Variant(units, grid))]
 
 
 def _supports(instr: Instr) -> str | None:
