@@ -153,13 +153,23 @@ def test_the_text_for_matrix_units_compiles(empty: str) -> None:
         assert "coop_matrix" in needed_features(spirv(kernel.source(in_record=in_record)))
 
 
-def test_matrix_units_are_chosen_where_they_fit() -> None:
-    for depth in (16, 64, 80, 128, 160):
-        units = family.choose(512, 512, depth, depth, 16, unit_limits(), halves=True)
-        assert isinstance(units, family.Units)
-        assert units.suits(family.rounded(depth, 32), family.rounded(depth, 32), unit_limits())
-    for limits in (unit_limits(subgroup_size=64), unit_limits(features=frozenset()), unit_limits(max_shared_memory=8 << 10)):
-        assert not isinstance(family.choose(512, 512, 64, 64, 16, limits, halves=True), family.Units)
-    assert not isinstance(family.choose(512, 512, 64, 64, 16, unit_limits(), halves=False), family.Units)
-    assert family.choose(512, 512, 512, 512, 16, unit_limits(), halves=True) is None
-    assert family.choose(1, 4096, 128, 128, 32, unit_limits(), halves=True) is None, "few queries"
+def test_matrix_units_are_chosen_where_they_fit_and_pay() -> None:
+    def chosen(rows: int, keys: int, head: int, batch: int, halves: bool = True, **changed: Any) -> family.Units | None:
+        return family.choose(rows, keys, head, head, batch, unit_limits(**changed), halves=halves)
+
+    for head in (16, 40, 64):
+        units = chosen(2048, 2048, head, 16)
+        assert units is not None
+        assert units.suits(family.rounded(head, 32), family.rounded(head, 32), unit_limits())
+    assert chosen(2048, 2048, 64, 16, max_shared_memory=32 << 10) is not None
+    assert chosen(197, 197, 64, 96) is not None
+    lacking: list[dict[str, Any]] = [
+        {"subgroup_size": 64},
+        {"features": frozenset()},
+        {"max_shared_memory": 8 << 10},
+        {"halves": False},
+    ]
+    for changed in lacking:
+        assert chosen(2048, 2048, 64, 16, **changed) is None
+    assert chosen(2048, 2048, 128, 16) is None
+    assert chosen(1, 4096, 64, 32) is None, "few queries"

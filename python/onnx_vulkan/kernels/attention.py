@@ -29,15 +29,17 @@ from onnx_vulkan.program.ir import Instr, Value
 
 __all__ = ["MATRIX_UNITS", "UNITS", "AttentionStep", "Units", "attention_step", "choose"]
 
-# Microseconds on an H200, from sweeps over sizes; what counts is how they compare.
+MAX_HEAD = 64
+"""The largest head that one kernel takes: at 128 it takes 1.6 times as long as three on an H200, its sums fill the registers."""
+# Microseconds on an H200 at 16 heads of 2,048 rows, keys and 64 elements; what counts is how they compare.
 LAUNCH = 4.0
-STEP = 2.0 / (64 * 64 * 128)
+STEP = 5.8 / (64 * 64 * 128)
 """Of a query, a key and an element of a head, in one workgroup of several on a core."""
 RESIDENT = 3
 """Workgroups of a core that together are as fast as ``STEP`` says."""
-SCORE_MEMORY = 12 / 2.5e6
-"""Of a score that is written, read, written as a weight and read again."""
-SCORE_PRODUCT = 2 / 100e6
+SCORE_MEMORY = 2.9e-6
+"""Of the softmax of a score."""
+SCORE_PRODUCT = 5.1e-8
 """Of a score and an element of a head."""
 
 
@@ -94,13 +96,13 @@ def choose(rows: int, keys: int, depth: int, width: int, batch: int, limits: Lim
     """
     if not depth or not rows or not keys or not width or not batch:
         return None
-    if halves and limits.features >= MATRIX_UNITS and limits.subgroup_size == 32:
-        size = rounded(depth, 32) + rounded(width, 32)
-        fitting = (u for u in UNITS if u.suits(rounded(depth, 32), rounded(width, 32), limits))
-        best = next(fitting, None)
-        if best is not None and one_kernel(best, rows, keys, size, batch) <= three_kernels(rows, keys, size, batch):
-            return best
-    return None
+    if not halves or not limits.features >= MATRIX_UNITS or limits.subgroup_size != 32 or max(depth, width) > MAX_HEAD:
+        return None
+    depth, width = rounded(depth, 32), rounded(width, 32)
+    units = next((u for u in UNITS if u.suits(depth, width, limits)), None)
+    if units is None or one_kernel(units, rows, keys, depth + width, batch) > three_kernels(rows, keys, depth + width, batch):
+        return None
+    return units
 
 
 def rounded(n: int, to: int) -> int:
@@ -215,7 +217,12 @@ class AttentionStep:
         return Kernel(self.label, params, body, reads, self.writes, chosen_by_step)
 
     def are_halves(self, at: At) -> bool:
-        """Whether all operands are float16 with neighbours side by side."""
+        """Whether all operands are float16 with neighbours side by side, and scores meet nothing but numbers.
+
+        A mask would be read an element at a time, a row by each invocation: on an H200 that costs more than it saves.
+        """
+        if any(x.rank for x in self.instr.inputs[3:]):
+            return False
         together = at(self.q.k) == at(self.k.k) == at(self.v.row) == 1
         return together and all(m.leaf.dtype is DType.F16 for m in self.operands.values())
 
