@@ -74,10 +74,6 @@ class Session:
         found = claims.partition(graph, features=opened.info.features)
         if found.refusals:
             raise RefusedError(graph.name, found.refusals)
-        dims = unbound_dims(graph)
-        strange = sorted(set(options.runtime_dims) - set(dims))
-        if strange:
-            raise InvalidInput(f"runtime_dims names {strange[0]!r}; the model's dims are {', '.join(dims) or 'all fixed'}.")
         return cls(graph, opened, options)
 
     @property
