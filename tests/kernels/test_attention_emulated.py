@@ -1,5 +1,5 @@
 """The kernel for matrix units on devices without them: every invocation computes whole matrices, subgroups of 32 are parts of the
-workgroup. With ``ONNX_VULKAN_THOROUGH=1`` (a minute)."""
+workgroup. With ``ONNX_VULKAN_THOROUGH=1`` (minutes)."""
 
 from __future__ import annotations
 
@@ -76,11 +76,10 @@ def emulated(text: str) -> str:
 
 
 @pytest.mark.skipif(os.environ.get("ONNX_VULKAN_THOROUGH") != "1", reason="takes long to compile")
-@pytest.mark.parametrize("empty", ["nan", "zero", "clean"])
 @pytest.mark.parametrize(
     ("units", "sizes"), [(family.Units(32, 2, 64), (2, 50, 70, 40, 24)), (family.Units(64, 1, 32), (1, 40, 50, 16, 17))], ids=str
 )
-def test_matrix_units(monkeypatch: pytest.MonkeyPatch, units: family.Units, sizes: tuple[int, ...], empty: str) -> None:
+def test_matrix_units(monkeypatch: pytest.MonkeyPatch, units: family.Units, sizes: tuple[int, ...]) -> None:
     shader = run_step._shader
     monkeypatch.setattr(
         run_step, "_shader", lambda name: emulated(shader(name)) if name == "attention_units.glsl" else shader(name)
@@ -94,5 +93,5 @@ def test_matrix_units(monkeypatch: pytest.MonkeyPatch, units: family.Units, size
     feeds = {n: rng.standard_normal(s).astype(np.float16) for n, s in shapes.items()}
     mask = np.where(rng.random((rows, keys)) < 0.7, 0, -np.inf).astype(np.float32)
     mask[3], mask[5, :40] = -np.inf, -np.inf
-    y = attention(b, q, b.transpose(k, (0, 2, 1)), v, [b.input("mask", DType.F32, mask.shape)], [("add", (SCORE, 3))], empty)
+    y = attention(b, q, b.transpose(k, (0, 2, 1)), v, [b.input("mask", DType.F32, mask.shape)], [("add", (SCORE, 3))])
     run_step.check_program(b, [y], {**feeds, "mask": mask}, atol=5e-3, rtol=1e-2)

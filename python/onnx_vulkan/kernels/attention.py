@@ -30,7 +30,7 @@ from onnx_vulkan.program.ir import Instr, Value
 __all__ = ["MATRIX_UNITS", "UNITS", "AttentionStep", "Units", "attention_step", "choose"]
 
 MAX_HEAD = 64
-"""The largest head that one kernel takes: at 128 it takes 1.6 times as long as three on an H200, its sums fill the registers."""
+"""The largest head that one kernel takes: at 128 it takes 1.6 times as long as three on an H200."""
 # Microseconds on an H200 at 16 heads of 2,048 rows, keys and 64 elements; what counts is how they compare.
 LAUNCH = 4.0
 STEP = 5.8 / (64 * 64 * 128)
@@ -219,7 +219,7 @@ class AttentionStep:
     def are_halves(self, at: At) -> bool:
         """Whether all operands are float16 with neighbours side by side, and scores meet nothing but numbers.
 
-        A mask would be read an element at a time, a row by each invocation: on an H200 that costs more than it saves.
+        A mask would be read an element at a time, a row by each invocation: on an H200 that made it take 3.5 times as long.
         """
         if any(x.rank for x in self.instr.inputs[3:]):
             return False
