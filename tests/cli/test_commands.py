@@ -306,6 +306,9 @@ def test_provider_options(good: Path) -> None:
         "run", good, "--dim", "batch=3", "--backend", "standalone", "--runs", 1, "--option", "precision=fp32_split"
     )
     assert code == 0 and data["within_tolerance"], err
+    strict = data["tolerance"]
+    code, data, err = call("run", good, "--dim", "batch=3", "--backend", "standalone", "--runs", 1, "--option", "precision=fast")
+    assert code == 0 and data["tolerance"]["atol"] > strict["atol"], "products rounded to float16 are judged as such"
     for command in (("inspect",), ("run", "--dim", "batch=3"), ("profile", "--dim", "batch=3")):
         with pytest.raises(InvalidInput, match="'precision' is 'half'; it has to be strict or fast or fp32_split"):
             call(command[0], good, *command[1:], "--option", "precision=half")

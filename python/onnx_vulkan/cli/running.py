@@ -17,6 +17,7 @@ from onnx_vulkan.claims import partition
 from onnx_vulkan.cli.inspection import bodies, describe, plural, refusal_text
 from onnx_vulkan.cli.report import CANNOT_RUN, FAILED, GOOD
 from onnx_vulkan.cli.sides import Side, cpu_side, ep_side, standalone_side, take_turns
+from onnx_vulkan.dtypes import DType
 from onnx_vulkan.engine.options import Options, parse_options
 from onnx_vulkan.errors import InvalidInput, OnnxVulkanError, RefusedError
 from onnx_vulkan.graph import Graph
@@ -83,28 +84,29 @@ def read_inputs(files: Mapping[str, Path]) -> dict[str, Array]:
     return out
 
 
-def model_tolerance(graph: Graph, atol: float | None, rtol: float | None) -> Tolerance:
-    """The tolerance of a whole model: of half precision where any of its values is."""
-    return allowance(tolerance_of({t.dtype for t in graph.types.values() if t.dtype is not None}), atol, rtol)
+def model_tolerance(graph: Graph, atol: float | None, rtol: float | None, precision: str = "strict") -> Tolerance:
+    """The tolerance of a whole model: of half precision where any of its values is, or where products are rounded to it."""
+    dtypes = {t.dtype for t in graph.types.values() if t.dtype is not None}
+    return allowance(tolerance_of(dtypes | {DType.F16} if precision == "fast" else dtypes), atol, rtol)
 
 
 def run(request: Request) -> tuple[dict[str, Any], int, str]:
     """Run the model; gives the JSON, the exit code and the verdict. Raises OnnxVulkanError where that stops short."""
     reference: dict[str, Array] | None = None
     path = request.model
+    chosen = parse_options(request.options, Options)
     if is_bundle(path):
         if request.dims or request.inputs:
             raise InvalidInput("a bundle has its own inputs: leave out --dim and --input.")
         bundle = read_bundle(path)
         path, feeds, reference, allowed = bundle.model, bundle.inputs, bundle.reference, bundle.tolerance
         graph = frontend.load(path)
-        if request.atol is not None or request.rtol is not None:
-            allowed = model_tolerance(graph, request.atol, request.rtol)
+        if request.atol is not None or request.rtol is not None or chosen.precision == "fast":
+            allowed = model_tolerance(graph, request.atol, request.rtol, chosen.precision)
     else:
         graph = frontend.load(path)
         feeds = make_inputs(graph, request.dims, read_inputs(request.inputs))
-        allowed = model_tolerance(graph, request.atol, request.rtol)
-    chosen = parse_options(request.options, Options)
+        allowed = model_tolerance(graph, request.atol, request.rtol, chosen.precision)
     claims = partition(graph, chosen)
     inspected = describe(path, graph, claims)
     data: dict[str, Any] = {
