@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from onnx_vulkan.codegen.kernel import Limits
 from onnx_vulkan.codegen.types import GLSL_TYPES
 from onnx_vulkan.dtypes import DType
-from onnx_vulkan.kernels.tiles import CORES, LAUNCH, MAX_SPLITS, SCRATCH_ELEMENTS
+from onnx_vulkan.kernels.tiles import cheapest_split
 from onnx_vulkan.program.ir import Instr
 
 __all__ = [
@@ -186,20 +186,9 @@ def choose_unit_tile(rows: int, columns: int, depth: int, batch: int, unit: Unit
             continue
         if tile.shared_memory(unit) > limits.max_shared_memory or tile.wm * tile.wn * unit.parts > MOST_SUMS:
             continue
-        tiles = -(-rows // tile.bm) * -(-columns // tile.bn) * batch
         step = tile.depth(unit)
-        steps = max(-(-depth // step), 1)
         work = tile.bm * tile.bn * step / unit.rate / tile.efficiency
-        splits = 1
-        while splits == 1 or (
-            splits <= MAX_SPLITS and steps >= 4 * splits and splits * rows * columns * batch <= SCRATCH_ELEMENTS
-        ):
-            rounds, rest = divmod(-(-tiles * splits // CORES), tile.resident)
-            time = rounds * max(work + WAIT, tile.resident * work) + (max(work + WAIT, rest * work) if rest else 0)
-            cost = time * -(-steps // splits)
-            if splits > 1:
-                cost += LAUNCH + 2 * splits * rows * columns * batch * 4 / (16 * CORES)
-            if best is None or cost < best[0]:
-                best = cost, UnitChoice(tile, splits)
-            splits *= 2
+        cost, splits = cheapest_split(tile, step, work, WAIT, (rows, columns, depth, batch), 4)
+        if best is None or cost < best[0]:
+            best = cost, UnitChoice(tile, splits)
     return best[1] if best else None

@@ -6,10 +6,11 @@ Variants name a finite set (``TILES`` times powers of two up to ``MAX_SPLITS``),
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from onnx_vulkan.codegen.kernel import Limits
 
-__all__ = ["MAX_SPLITS", "SCRATCH_ELEMENTS", "TILES", "Choice", "Tile", "choose_tile", "power_of_two"]
+__all__ = ["MAX_SPLITS", "SCRATCH_ELEMENTS", "TILES", "Choice", "Tile", "cheapest_split", "choose_tile", "power_of_two"]
 
 CORES = 128
 """Workgroups that a large GPU runs side by side at full speed (an H200 has 132 multiprocessors). Fewer leave it idle; on a
@@ -80,18 +81,51 @@ def power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def cycles(tile: Tile, groups: int, steps: int) -> float:
+class Shape(Protocol):
+    """What the estimate asks of a tile: its results, and how many workgroups a core holds."""
+
+    @property
+    def bm(self) -> int: ...
+    @property
+    def bn(self) -> int: ...
+    @property
+    def resident(self) -> int: ...
+
+
+def cycles(work: float, wait: float, resident: int, groups: int, steps: int) -> float:
     """An estimate of the cycles that *groups* workgroups of *steps* steps each take on ``CORES`` cores.
 
-    Workgroups that share a core take turns: a step of all of them lasts as long as their multiply-adds, but no less than one's
-    own with its waiting. Good enough to choose by; it says nothing of milliseconds.
+    A step is *work* cycles of multiply-adds and *wait* of waiting. Workgroups that share a core (*resident* at most) take turns:
+    a step of all of them lasts as long as their multiply-adds, but no less than one's own with its waiting. Good enough to
+    choose by; it says nothing of milliseconds.
     """
-    work = tile.bm * tile.bn * tile.bk / LANES / tile.efficiency
-    rounds, rest = divmod(-(-groups // CORES), tile.resident)
-    step = rounds * max(work + WAIT, tile.resident * work)
+    rounds, rest = divmod(-(-groups // CORES), resident)
+    step = rounds * max(work + wait, resident * work)
     if rest:
-        step += max(work + WAIT, rest * work)
+        step += max(work + wait, rest * work)
     return step * steps
+
+
+def cheapest_split(
+    tile: Shape, step: int, work: float, wait: float, sizes: tuple[int, int, int, int], item: int
+) -> tuple[float, int]:
+    """The cost of a product of *sizes* (rows, columns, depth, batch) in a tile, and the number of splits of K at which it has it.
+
+    *step* elements of K at a time, *work* and *wait* as for :func:`cycles`, *item* bytes a sum.
+    """
+    rows, columns, depth, batch = sizes
+    tiles = -(-rows // tile.bm) * -(-columns // tile.bn) * batch
+    steps = max(-(-depth // step), 1)
+    best = cycles(work, wait, tile.resident, tiles, steps), 1
+    splits = 2
+    # a split of fewer than 4 steps only moves sums about
+    while splits <= MAX_SPLITS and steps >= 4 * splits and splits * rows * columns * batch <= SCRATCH_ELEMENTS:
+        cost = cycles(work, wait, tile.resident, tiles * splits, -(-steps // splits))
+        # the sums are written and read once: about 16 bytes a cycle and core
+        cost += LAUNCH + 2 * splits * rows * columns * batch * item / (16 * CORES)
+        best = min(best, (cost, splits))
+        splits *= 2
+    return best
 
 
 def choose_tile(rows: int, columns: int, depth: int, batch: int, item: int, limits: Limits) -> Choice:
@@ -102,19 +136,9 @@ def choose_tile(rows: int, columns: int, depth: int, batch: int, item: int, limi
             continue
         if limits.subgroup_size < 16 and tile.threads > 64:
             continue  # a CPU: large register tiles only cost it compile time (4 s for 128 x 128, against 0.5 s)
-        tiles = -(-rows // tile.bm) * -(-columns // tile.bn) * batch
-        steps = max(-(-depth // tile.bk), 1)
-        splits = 1
-        # a split of fewer than 4 steps only moves sums about
-        while splits == 1 or (
-            splits <= MAX_SPLITS and steps >= 4 * splits and splits * rows * columns * batch <= SCRATCH_ELEMENTS
-        ):
-            cost = cycles(tile, tiles * splits, -(-steps // splits))
-            if splits > 1:
-                # the sums are written and read once: about 16 bytes a cycle and core
-                cost += LAUNCH + 2 * splits * rows * columns * batch * item / (16 * CORES)
-            if best is None or cost < best[0]:
-                best = cost, Choice(tile, splits)
-            splits *= 2
+        work = tile.bm * tile.bn * tile.bk / LANES / tile.efficiency
+        cost, splits = cheapest_split(tile, tile.bk, work, WAIT, (rows, columns, depth, batch), item)
+        if best is None or cost < best[0]:
+            best = cost, Choice(tile, splits)
     assert best is not None, "no tile fits this device"
     return best[1]
