@@ -175,10 +175,10 @@ class Scales:
     def __init__(self, step: ContractStep):
         self.step, self.label = step, "scales"
         self.reads = (*step.a.leaves, *step.b.leaves)
-        self.writes = step.scales
+        self.writes = step.scales.values
 
     def launches(self, at: At, limits: Limits) -> list[Launch]:
-        return self.step.scale_launches(at, limits)
+        return self.step.scales.launches(at)
 
 
 def power_of_two(rows: Array) -> Array:
@@ -215,7 +215,7 @@ def test_scales(batch: tuple[int, ...], m: int, k: int, n: int, turned: bool) ->
     assert isinstance(step, ContractStep)
     feeds = {x: np.swapaxes(a, -1, -2) if turned else a, y: b if turned else np.swapaxes(b, -1, -2)}
     got = run_step(Scales(step), {v: np.ascontiguousarray(data) for v, data in feeds.items()})
-    for scale, rows in zip(step.scales, (a, b), strict=True):
+    for scale, rows in zip(step.scales.values, (a, b), strict=True):
         mantissa, _ = np.frexp(got[scale])
         assert (mantissa == 0.5).all(), "every scale is a power of two, that of a row of zeros too"
         if k:  # else both sides may be one row repeated
@@ -230,7 +230,7 @@ def test_scales_where_a_side_is_empty() -> None:
     step = build(group_of(builder.finish([builder.contract(x, y)])))
     assert isinstance(step, ContractStep)
     got = run_step(Scales(step), {x: np.ones((0, 8), np.float32), y: np.ones((8, 5), np.float32)})
-    assert [got[v].tolist() for v in step.scales] == [[], [2.0**14] * 5]
+    assert [got[v].tolist() for v in step.scales.values] == [[], [2.0**14] * 5]
 
 
 # ------------------------------------------------------------------------------------------------ texts

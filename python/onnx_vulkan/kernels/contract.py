@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, grid_of
+from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.view import View
-from onnx_vulkan.dims import Extent, ceil_div, product
-from onnx_vulkan.dtypes import DType
+from onnx_vulkan.dims import Extent, product
 from onnx_vulkan.kernels import Group, family
 from onnx_vulkan.kernels.gemv import Skinny, is_skinny
-from onnx_vulkan.kernels.operand import Computed, Matrix, Operand, accumulator
-from onnx_vulkan.kernels.product import Destination, Sizes, TiledStep, chosen_by_step, refusal
+from onnx_vulkan.kernels.operand import Computed, Matrix, Operand
+from onnx_vulkan.kernels.product import Destination, Sizes, TiledStep, refusal
+from onnx_vulkan.kernels.row_scales import RowScales
 from onnx_vulkan.program.ir import Value
 
 __all__ = ["ContractStep", "contract_step"]
@@ -34,43 +34,7 @@ class ContractStep(TiledStep):
             "few rows": Skinny(group, sizes, a, b, to, few_rows=True),
             "few columns": Skinny(group, sizes, a, b, to, few_rows=False),
         }
-        self.scales = tuple(Value(DType.F32, (sizes.z * rows,), f"scales of {name}") for name, rows in self._sides())
-
-    def _sides(self) -> list[tuple[str, Extent]]:
-        return [("a", self.sizes.m), ("b", self.sizes.n)]
-
-    def _scales(self, params: Params) -> str:
-        return "".join(
-            f"float {name}_scale(int z, int row) "
-            f"{{ return {params.read(scale)}.v[z * {params.word(rows)} + min(row, {params.word(rows)} - 1)]; }}\n"
-            for (name, rows), scale in zip(self._sides(), self.scales, strict=True)
-        )
-
-    def scale_launches(self, at: At, limits: Limits) -> list[Launch]:
-        found = []
-        for (name, rows), operand in zip(self._sides(), (self.a, self.b), strict=True):
-            mode = operand.mode(at)
-            groups = ceil_div(rows, 1 if mode & 1 == 0 else 32) * self.sizes.z
-            found.append(Launch(self.kernel(f"scale {name}", split=False), Variant((128, mode), grid_of(groups))))
-        return found
-
-    def _scale_kernel(self, n: int) -> Kernel:
-        params = Params()
-        (_, rows), operand, scale = self._sides()[n], (self.a, self.b)[n], self.scales[n]
-        body = f"""{accumulator(params, DType.F32)}#define SIZE_Z {params.word(self.sizes.z)}
-#define SIZE_R {params.word(rows)}
-#define SIZE_K {params.word(self.sizes.k)}
-layout(local_size_x_id = 0) in;
-layout(constant_id = 1) const int X_MODE = 0;
-const bool X_ALONG_K = (X_MODE & 1) == 0;
-const bool X_VECTOR = (X_MODE & 2) != 0;
-const bool K_WHOLE = false;
-{operand.functions(params, "x")}
-void begin(int z) {{ x_begin(z); }}
-void store_scale(int z, int row, float scale) {{ {params.write(scale)}.v[z * {params.word(rows)} + row] = scale; }}
-#include "gemm_scale.glsl"
-"""
-        return Kernel(f"{self.label} (scales)", params, body, operand.leaves, (scale,), chosen_by_step)
+        self.scales = RowScales(group.label, sizes.z, sizes.k, (("a", a, sizes.m), ("b", b, sizes.n)))
 
     def _readers(self, params: Params) -> str:
         return f"""{self.a.functions(params, "a")}{self.b.functions(params, "b")}
@@ -85,8 +49,6 @@ void begin(int z) {{
 """
 
     def _render(self, kind: str, scratch: Value | None) -> Kernel:
-        if kind.startswith("scale "):
-            return self._scale_kernel("ab".index(kind[-1]))
         skinny = self.skinny.get(kind)
         if skinny is None:
             return super()._render(kind, scratch)

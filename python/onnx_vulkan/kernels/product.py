@@ -15,6 +15,7 @@ from onnx_vulkan.kernels import Group
 from onnx_vulkan.kernels.indexing import offset_text
 from onnx_vulkan.kernels.matrix_units import EXTENSIONS, UNITS, Unit, UnitChoice, choose_unit_tile, unit_of
 from onnx_vulkan.kernels.operand import accumulator, narrow, reader
+from onnx_vulkan.kernels.row_scales import RowScales
 from onnx_vulkan.kernels.tiles import MAX_SPLITS, SCRATCH_ELEMENTS, Tile, choose_tile
 from onnx_vulkan.program.ir import Instr, Value
 
@@ -140,7 +141,7 @@ class TiledStep:
         self.sizes, self.to = sizes, to
         self._leaves, self._operands, self._modes = tuple(leaves), operands, modes
         self._kernels: dict[tuple[str, bool], Kernel] = {}
-        self.scales: tuple[Value, ...] = ()
+        self.scales: RowScales | None = None  # only contractions run on units that take operands in parts
         self._scratch = scratch_of(group.anchor.out, group.anchor.attrs["acc"])
 
     @property
@@ -169,16 +170,17 @@ class TiledStep:
         start = unit.definitions(acc) if unit else accumulator(params, acc)
         name = "gemm_matrix" if unit else "gemm"
         template = name if unit else "gemm_tile"
-        scales = self._scales(params) if unit and unit.parts > 1 else ""
+        scales = self.scales if unit and unit.parts > 1 else None
+        scaling = scales.functions(params) if scales else ""
         body = f"""{start}#define SIZE_Z {params.word(sizes.z)}
 #define SIZE_M {params.word(sizes.m)}
 #define SIZE_N {params.word(sizes.n)}
 #define SIZE_K {params.word(sizes.k)}
 #include "{name}_variant.glsl"
 {self._operands(params)}
-{scales}{unit.stored(acc, text) if unit else text}#include "{template}.glsl"
+{scaling}{unit.stored(acc, text) if unit else text}#include "{template}.glsl"
 """
-        reads = tuple(dict.fromkeys((*self._leaves, *reads, *(self.scales if scales else ()))))
+        reads = tuple(dict.fromkeys((*self._leaves, *reads, *(scales.values if scales else ()))))
         writes = self.writes if scratch is None else (scratch,)
         kernel = Kernel(self.label, params, body, reads, writes, chosen_by_step)
         if unit:
@@ -196,20 +198,12 @@ class TiledStep:
             kernel = self.kernel(unit.name, split=on_units.splits > 1)
             modes = self._modes(at, on_units.tile.depth(unit), unit)
             launch = unit_launch(kernel, self.sizes, on_units, unit, modes, limits)
-            scales = self.scale_launches(at, limits) if unit.parts > 1 else []
+            scales = self.scales.launches(at) if self.scales and unit.parts > 1 else []
             return [*scales, *self.with_sum(launch, on_units.splits, limits)]
         choice = choose_tile(m, n, k, z, self.item, limits)
         kernel = self.kernel("tile", split=choice.splits > 1)
         launch = tile_launch(kernel, self.sizes, choice.tile, choice.splits, self._modes(at, choice.tile.bk, None))
         return self.with_sum(launch, choice.splits, limits)
-
-    def scale_launches(self, at: At, limits: Limits) -> list[Launch]:
-        """The launches that find the scales of the operands' rows, for units that take fp32 in parts."""
-        raise NotImplementedError
-
-    def _scales(self, params: Params) -> str:
-        """The GLSL of ``a_scale`` and ``b_scale``."""
-        raise NotImplementedError
 
     def with_sum(self, launch: Launch, splits: int, limits: Limits) -> list[Launch]:
         """*launch*, and the one that adds its partial sums where there are any."""
