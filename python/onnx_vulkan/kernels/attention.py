@@ -18,7 +18,7 @@ from onnx_vulkan.codegen.render import INLINE_OPS, Renderer
 from onnx_vulkan.codegen.row import RowGroup, row_step
 from onnx_vulkan.dims import Extent, ceil_div, product
 from onnx_vulkan.dtypes import DType
-from onnx_vulkan.kernels import Group, family
+from onnx_vulkan.kernels import Group, family, matrix_units
 from onnx_vulkan.kernels.contract import contract_step
 from onnx_vulkan.kernels.operand import Matrix, accumulator
 from onnx_vulkan.kernels.product import Destination, chosen_by_step, store
@@ -69,11 +69,7 @@ class Units:
 
 MATRIX_UNITS = frozenset({"coop_f16", "subgroup_vote", "subgroup_shuffle"})
 """The features that ``attention_units.glsl`` takes, besides subgroups of 32."""
-EXTENSIONS = (
-    "GL_KHR_cooperative_matrix",
-    "GL_KHR_memory_scope_semantics",
-    *(f"GL_KHR_shader_subgroup_{what}" for what in ("basic", "shuffle", "vote")),
-)
+EXTENSIONS = (*matrix_units.EXTENSIONS, "GL_KHR_shader_subgroup_shuffle", "GL_KHR_shader_subgroup_vote")
 UNITS = (Units(128, 1, 64), Units(128, 1, 32))
 
 
@@ -191,30 +187,30 @@ class AttentionStep:
         """The kernel of ``attention_units.glsl``."""
         params = Params()
         readers = "".join(m.functions(params, name) for name, m in self.operands.items())
-        halves = f"#define T float16_t\n#define T4 f16vec4\n{readers}#undef T\n#undef T4\n{accumulator(params, DType.F32)}"
-        kernel = self._kernel(params, halves, "attention_units")
-        kernel.extensions, kernel.fixed_subgroups = EXTENSIONS, True
-        return kernel
-
-    def _kernel(self, params: Params, readers: str, shader: str) -> Kernel:
+        sums = accumulator(params, DType.F32)
         score, masks = self.score(params)
         text, more = store(self.group, params, Destination(self.axes), None)
-        leaves = [m.leaf for m in self.operands.values()]
         body = f"""#define SIZE_Z {params.word(self.z)}
 #define SIZE_M {params.word(self.m)}
 #define SIZE_N {params.word(self.n)}
 #define SIZE_D {params.word(self.d)}
 #define SIZE_T {params.word(self.t)}
-#include "{shader}_variant.glsl"
-{readers}void begin(int z) {{
+#include "attention_units_variant.glsl"
+#define T float16_t
+#define T4 f16vec4
+{readers}#undef T
+#undef T4
+{sums}void begin(int z) {{
     q_begin(z);
     k_begin(z);
     v_begin(z);
 }}
-{score}{self.weights}{text}#include "{shader}.glsl"
+{score}{self.weights}{text}#include "attention_units.glsl"
 """
-        reads = tuple(dict.fromkeys((*leaves, *masks, *more)))
-        return Kernel(self.label, params, body, reads, self.writes, chosen_by_step)
+        reads = tuple(dict.fromkeys((*(m.leaf for m in self.operands.values()), *masks, *more)))
+        kernel = Kernel(self.label, params, body, reads, self.writes, chosen_by_step)
+        kernel.extensions, kernel.fixed_subgroups = EXTENSIONS, True
+        return kernel
 
     def are_halves(self, at: At) -> bool:
         """Whether all operands are float16 with neighbours side by side, and scores meet nothing but numbers.
