@@ -75,7 +75,9 @@ def emulated(text: str) -> str:
     return re.sub(r"\b(LEFT|RIGHT|SUMS)\b", "Matrix", text)
 
 
-@pytest.mark.skipif(os.environ.get("ONNX_VULKAN_THOROUGH") != "1", reason="takes long to compile")
+@pytest.mark.skipif(
+    os.environ.get("ONNX_VULKAN_THOROUGH") != "1", reason="takes minutes to compile: ONNX_VULKAN_THOROUGH=1 runs it"
+)
 @pytest.mark.parametrize(
     ("units", "sizes"), [(family.Units(32, 2, 64), (2, 50, 70, 40, 24)), (family.Units(64, 1, 32), (1, 40, 50, 16, 17))], ids=str
 )
