@@ -82,8 +82,8 @@ def _squares(dtype: str) -> list[Sizes]:
     return [{"dtype": dtype, **sizes} for sizes in odd]
 
 
-def _tokens(dtype: str) -> list[Sizes]:
-    return [{"dtype": dtype, "m": m, "k": 768, "n": n} for m in (192, 196, 197, 208) for n in (768, 3072)]
+def _tokens(dtype: str, n: int) -> list[Sizes]:
+    return [{"dtype": dtype, "m": m, "k": 768, "n": n} for m in (192, 196, 197, 208)]
 
 
 def _few(dtype: str, rows: Sequence[int]) -> list[Sizes]:
@@ -94,7 +94,7 @@ _COLUMNS: Sequence[Sizes] = ({}, {"columns": 4095}, {"columns": 4097}, {"rows": 
 
 NEIGHBOURS: tuple[tuple[str, Sequence[Sizes]], ...] = (
     *(("matmul", _squares(dtype)) for dtype in ("fp32", "fp16", "int8")),
-    *(("matmul", _tokens(dtype)) for dtype in ("fp32", "fp16")),
+    *(("matmul", _tokens(dtype, n)) for dtype in ("fp32", "fp16") for n in (768, 3072)),
     *(("skinny", [{"dtype": dtype, "k": k, "layers": 4} for k in (4096, 4095, 4100)]) for dtype in ("fp32", "fp16")),
     *(("skinny", _few(dtype, rows)) for dtype in ("fp32", "fp16") for rows in ((1, 2, 3, 4, 5, 8), (15, 16, 17))),
     ("softmax", _COLUMNS),
