@@ -117,15 +117,15 @@ int ov_new_timeline(ov_device *d, vk_handle *out, ov_error *err) {
     return result ? ov_vk_fail(d, err, "vkCreateSemaphore", result) : OV_OK;
 }
 
-int ov_submit(ov_device *d, void *commands, vk_handle semaphore, uint64_t value, ov_error *err) {
+int ov_submit(ov_device *d, void *const *commands, uint32_t count, vk_handle semaphore, uint64_t value, ov_error *err) {
     if (atomic_load(&d->lost))
         return ov_fail(err, OV_DEVICE_LOST, "The device was lost earlier in this process; start a new process to use it again.");
     OV_TRY(ov_check_process(d, err));
     VkTimelineSubmitInfo timeline = {.type = VK_TYPE_TIMELINE_SUBMIT_INFO, .n_signals = 1, .signal_values = &value};
     VkSubmitInfo submit = {.type = VK_TYPE_SUBMIT_INFO,
                            .next = &timeline,
-                           .n_commands = 1,
-                           .commands = &commands,
+                           .n_commands = count,
+                           .commands = commands,
                            .n_signals = 1,
                            .signals = &semaphore};
     pthread_mutex_lock(&d->queue_lock);

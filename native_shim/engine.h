@@ -79,8 +79,8 @@ bool ov_forked(const ov_device *d);
 int ov_check_process(const ov_device *d, ov_error *err);
 uint64_t ov_now_ns(void); // CLOCK_MONOTONIC
 int ov_new_timeline(ov_device *d, vk_handle *out, ov_error *err);
-// Submits one command buffer that sets `semaphore` to `value` when it is done.
-int ov_submit(ov_device *d, void *commands, vk_handle semaphore, uint64_t value, ov_error *err);
+// Submits command buffers that set `semaphore` to `value` when they are done.
+int ov_submit(ov_device *d, void *const *commands, uint32_t count, vk_handle semaphore, uint64_t value, ov_error *err);
 int ov_wait(ov_device *d, vk_handle semaphore, uint64_t value, ov_error *err);
 // Everything that was written before is seen by everything after, the host included when `host`.
 void ov_barrier(ov_device *d, void *commands, bool indirect, bool host);
@@ -112,9 +112,10 @@ typedef struct ov_plan {
     bool indirect;
     uint8_t *in_external, *out_external; // by input, output: reached through an EXTERNAL patch
     bool any_out_external, uses_error;
-    uint32_t n_submits, n_dispatches, n_barriers;
-    ov_recording *recordings; // one for each context of the block
-    struct ov_plan *next;     // most recently used first
+    uint32_t n_parts, n_dispatches, n_barriers; // parts: command buffers, split at the plan's submit points
+    _Atomic uint32_t parts_at_once;             // that one submit takes, by the time of earlier runs
+    ov_recording *recordings;                   // one for each context of the block
+    struct ov_plan *next;                       // most recently used first
 } ov_plan;
 
 int ov_plan_create(const ov_plan_desc *desc, uint32_t n_inputs, uint32_t n_outputs, ov_plan **out, ov_error *err);

@@ -12,7 +12,7 @@
 #define OV_PYTHON extern // the builder turns this into cffi's extern "Python+C"
 
 // cdef begin
-enum { OV_OK, OV_INVALID_INPUT, OV_OUT_OF_MEMORY, OV_DEVICE_LOST, OV_FAILED, OV_PYTHON_ERROR, OV_UNSUPPORTED };
+enum { OV_OK, OV_INVALID_INPUT, OV_OUT_OF_MEMORY, OV_DEVICE_LOST, OV_FAILED, OV_PYTHON_ERROR, OV_UNSUPPORTED, OV_CANCELLED };
 enum { OV_MAX_RANK = 16, OV_MAX_SYMBOLS = 512, OV_PROFILE_LABEL = 96 };
 
 typedef struct ov_error {
@@ -169,7 +169,8 @@ typedef struct ov_tensor {
 } ov_tensor;
 
 // How a run gets at its tensors. Each returns OV_OK or an error kind. `output` is called once for each output with dims and rank
-// filled in and sets data and/or address. `cancelled` may be NULL; non-zero stops the run at the next submit point.
+// filled in and sets data and/or address. `cancelled` may be NULL; non-zero stops the run with OV_CANCELLED at the next submit
+// point.
 typedef struct ov_io {
     void *user;
     int (*input)(void *user, uint32_t i, ov_tensor *tensor, ov_error *err);
@@ -181,6 +182,8 @@ typedef struct ov_io {
 typedef int (*ov_plan_callback)(void *user, ov_block *block, const ov_tensor *inputs, ov_error *err);
 // Asked by ov_run_arrays for the memory of an output whose dims are not those that the caller foresaw.
 typedef int (*ov_output_callback)(void *user, uint32_t i, ov_tensor *tensor, ov_error *err);
+// Asked by ov_run_arrays from time to time: non-zero stops the run.
+typedef int (*ov_cancel_callback)(void *user);
 
 enum { OV_BLOCK_RELEASE_AFTER_RUN = 1 };
 
@@ -232,8 +235,9 @@ uint32_t ov_block_read_profile(ov_block *b, ov_profile_entry *out, uint32_t capa
 void ov_block_read_times(ov_block *b, ov_run_times *out);
 int ov_run(ov_block *b, const ov_io *io, ov_error *err);
 // A run whose tensors are in arrays. An output with data or address set and the right dims is used as it is; for any other
-// one `grow` is called, which may be NULL (then it is an error).
-int ov_run_arrays(ov_block *b, const ov_tensor *inputs, ov_tensor *outputs, ov_output_callback grow, void *user, ov_error *err);
+// one `grow` is called, which may be NULL (then it is an error). `cancelled` may be NULL.
+int ov_run_arrays(ov_block *b, const ov_tensor *inputs, ov_tensor *outputs, ov_output_callback grow, ov_cancel_callback cancelled,
+                  void *user, ov_error *err);
 
 // (d, m, s) with n / d == (((n * m) >> 32) + n) >> s for 0 <= n < 2**31; (0, 1, 0) for d <= 0.
 void ov_divisor_words(int64_t d, uint32_t out[3]);
@@ -244,6 +248,7 @@ void ov_hash128(const void *data, uint64_t size, uint64_t out[2]);
 
 OV_PYTHON int ov_py_plan(void *user, ov_block *block, const ov_tensor *inputs, ov_error *err);
 OV_PYTHON int ov_py_output(void *user, uint32_t i, ov_tensor *tensor, ov_error *err);
+OV_PYTHON int ov_py_cancelled(void *user);
 // cdef end
 
 #endif

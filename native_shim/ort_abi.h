@@ -24,6 +24,9 @@ enum OrtApi_slot {
     OrtApi_CreateStatus = 0,                            // 1.1
     OrtApi_GetErrorCode = 1,                            // 1.1
     OrtApi_GetErrorMessage = 2,                         // 1.1
+    OrtApi_CreateRunOptions = 39,                       // 1.1
+    OrtApi_RunOptionsSetTerminate = 46,                 // 1.1
+    OrtApi_RunOptionsUnsetTerminate = 47,               // 1.1
     OrtApi_GetTensorMutableData = 51,                   // 1.1
     OrtApi_GetStringTensorDataLength = 53,              // 1.1
     OrtApi_GetStringTensorContent = 54,                 // 1.1
@@ -42,6 +45,7 @@ enum OrtApi_slot {
     OrtApi_ReleaseStatus = 93,                          // 1.1
     OrtApi_ReleaseMemoryInfo = 94,                      // 1.1
     OrtApi_ReleaseValue = 96,                           // 1.1
+    OrtApi_ReleaseRunOptions = 97,                      // 1.1
     OrtApi_ReleaseTensorTypeAndShapeInfo = 99,          // 1.1
     OrtApi_GetTensorMemoryInfo = 194,                   // 1.11 or before
     OrtApi_MemoryInfoGetDeviceType = 225,               // 1.14
@@ -153,6 +157,8 @@ enum OrtEp_slot {
     OrtEp_Compile = 3,                     // 1.23
     OrtEp_ReleaseNodeComputeInfos = 4,     // 1.23
     OrtEp_SetDynamicOptions = 7,           // 1.23
+    OrtEp_OnRunStart = 8,                  // 1.23
+    OrtEp_OnRunEnd = 9,                    // 1.23
     OrtEp_CreateAllocator = 10,            // 1.23
     OrtEp_IsConcurrentRunSupported = 14,   // 1.24
     OrtEp_CreateProfiler = 16,             // 1.25
@@ -199,6 +205,7 @@ enum OrtEpProfilerImpl_slot {
 
 // Values of ORT's enums.
 enum OrtErrorCode_value {
+    ORT_FAIL = 1, // what ORT answers when a run was terminated
     ORT_INVALID_ARGUMENT = 2,
     ORT_ENGINE_ERROR = 5,
     ORT_NOT_IMPLEMENTED = 9,

@@ -13,10 +13,16 @@ typedef struct ov_ort_compute {
     _Atomic int profiled; // whether the block takes timestamps now
 } ov_ort_compute;
 
+static OrtStatus *terminated(void) {
+    return ov_ort_status(ORT_FAIL,
+                         "VulkanEP: the run was stopped before its end, because the terminate flag of its RunOptions is set.");
+}
+
 OrtStatus *ov_ort_status_of_kind(int kind, const ov_error *error) {
     switch (kind) {
     case OV_INVALID_INPUT: return ov_ort_status(ORT_INVALID_ARGUMENT, error->text);
     case OV_UNSUPPORTED: return ov_ort_status(ORT_NOT_IMPLEMENTED, error->text);
+    case OV_CANCELLED: return terminated();
     case OV_DEVICE_LOST: return ov_ort_status(ORT_DEVICE_RESET, error->text);
     default: return ov_ort_status(ORT_ENGINE_ERROR, error->text); // never EP_FAIL: ORT would run again on the CPU
     }
@@ -93,7 +99,7 @@ static OrtStatus *compute_state(void *self, OrtNodeComputeContext *context, void
 static OrtStatus *compute_run(void *self, void *state, OrtKernelContext *context) {
     (void)state;
     ov_ort_compute *info = self;
-    ov_io io = {.user = context, .input = run_input, .output = run_output};
+    ov_io io = {.user = context, .input = run_input, .output = run_output, .cancelled = ov_ort_terminated};
     ov_error error = {0};
     bool profile = ov_ort_profile_active(info->profile);
     if (profile != (bool)atomic_load_explicit(&info->profiled, memory_order_relaxed)) {

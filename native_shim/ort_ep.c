@@ -124,6 +124,8 @@ OrtStatus *ov_ort_create_ep(void **metadata, size_t count, const OrtSessionOptio
     ep->slots[OrtEp_Compile] = (void *)ep_compile;
     ep->slots[OrtEp_ReleaseNodeComputeInfos] = (void *)ep_release_infos;
     ep->slots[OrtEp_SetDynamicOptions] = (void *)ep_dynamic_options;
+    ep->slots[OrtEp_OnRunStart] = (void *)ov_ort_run_begins;
+    ep->slots[OrtEp_OnRunEnd] = (void *)ov_ort_run_ends;
     if (ov_ort.version >= 24) ep->slots[OrtEp_IsConcurrentRunSupported] = (void *)ep_is_concurrent;
     if (ov_ort.version >= 25) ep->slots[OrtEp_CreateProfiler] = (void *)ep_create_profiler;
     if (ov_ort.version >= 27) ep->slots[OrtEp_OnSessionInitializationEnd] = (void *)ep_initialized;

@@ -91,6 +91,11 @@ void *ov_ort_new_compute(int64_t ep, ov_ort_profile *profile, ov_block *block);
 void ov_ort_release_compute(void *info);
 OrtStatus *ov_ort_status_of_kind(int kind, const ov_error *error);
 
+// ort_cancel.c: whether the caller has set the terminate flag of the run that this thread is in.
+OrtStatus *ov_ort_run_begins(void *ep, const void *options);
+OrtStatus *ov_ort_run_ends(void *ep, const void *options, bool synchronize);
+int ov_ort_terminated(void *unused);
+
 // ort_memory.c: device memory for ORT.
 OrtStatus *ov_ort_create_allocator(void *factory, const OrtMemoryInfo *info, const OrtKeyValuePairs *options, void **out);
 void ov_ort_release_allocator(void *factory, void *allocator);

@@ -210,10 +210,10 @@ int ov_plan_create(const ov_plan_desc *desc, uint32_t n_inputs, uint32_t n_outpu
         if (q->kind == OV_PATCH_EXTERNAL_OUT) plan->out_external[q->index] = plan->any_out_external = 1;
     }
     for (uint32_t i = 0; i < p->n_relocs; i++) plan->uses_error |= p->relocs[i].segment == OV_SEG_ERROR;
-    plan->n_submits = 1;
+    plan->n_parts = plan->parts_at_once = 1;
     for (uint32_t i = 0; i < p->n_commands; i++) {
         uint32_t op = p->commands[i].op;
-        plan->n_submits += op == OV_OP_SUBMIT;
+        plan->n_parts += op == OV_OP_SUBMIT;
         plan->n_barriers += op == OV_OP_BARRIER;
         plan->n_dispatches += op == OV_OP_DISPATCH || op == OV_OP_DISPATCH_INDIRECT;
         plan->indirect |= op == OV_OP_DISPATCH_INDIRECT;

@@ -91,10 +91,10 @@ static int prepare(ov_device *d, const ov_plan *plan, ov_recording *r, bool prof
         if (result) return ov_vk_fail(d, err, "vkCreateCommandPool", result);
     }
     if (!r->commands) {
-        r->commands = calloc(plan->n_submits, sizeof *r->commands);
+        r->commands = calloc(plan->n_parts, sizeof *r->commands);
         if (!r->commands) return ov_fail(err, OV_OUT_OF_MEMORY, "No host memory for a recording.");
         VkCommandBufferAllocateInfo info = {
-            .type = VK_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, .pool = r->pool, .count = plan->n_submits};
+            .type = VK_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, .pool = r->pool, .count = plan->n_parts};
         result = d->vk.AllocateCommandBuffers(d->handle, &info, r->commands);
         if (result) {
             free(r->commands);

@@ -6,6 +6,9 @@
 
 #include "engine.h"
 
+enum { SUBMIT_NS = 20000000 };      // the time that one submit is to take, where a run is longer
+enum { CANCEL_POLL_NS = 10000000 }; // how often a run that waits for a context is asked whether it is cancelled
+
 struct ov_block {
     ov_block_desc desc;
     ov_device *device;
@@ -143,20 +146,39 @@ int ov_block_add_plan(ov_block *b, const ov_plan_desc *desc, ov_error *err) {
 
 // ---- choosing plan and context ----
 
-static ov_context *context_take(ov_block *b) {
+static int cancelled(const ov_io *io, ov_error *err) {
+    if (!io->cancelled || !io->cancelled(io->user)) return OV_OK;
+    return ov_fail(err, OV_CANCELLED, "The run was cancelled before its end; it has no outputs.");
+}
+
+static int context_take(ov_block *b, const ov_io *io, ov_context **out, ov_error *err) {
+    OV_TRY(cancelled(io, err));
     pthread_mutex_lock(&b->lock);
     for (bool waited = false;;) {
         for (uint32_t i = 0; i < b->desc.contexts; i++)
             if (!b->contexts[i].busy) {
                 b->contexts[i].busy = true;
                 pthread_mutex_unlock(&b->lock);
-                return &b->contexts[i];
+                *out = &b->contexts[i];
+                return OV_OK;
             }
         if (!waited) OV_COUNT(b->device, waits, 1);
         waited = true;
         OV_COUNT(b->device, waiting, 1);
-        pthread_cond_wait(&b->idle, &b->lock);
+        if (io->cancelled) {
+            struct timespec until;
+            clock_gettime(CLOCK_REALTIME, &until);
+            until.tv_nsec += CANCEL_POLL_NS;
+            until.tv_sec += until.tv_nsec / 1000000000, until.tv_nsec %= 1000000000;
+            pthread_cond_timedwait(&b->idle, &b->lock, &until);
+        } else {
+            pthread_cond_wait(&b->idle, &b->lock);
+        }
         OV_UNCOUNT(b->device, waiting, 1);
+        if (!io->cancelled) continue;
+        pthread_mutex_unlock(&b->lock); // what is asked may want the interpreter's lock
+        OV_TRY(cancelled(io, err));
+        pthread_mutex_lock(&b->lock);
     }
 }
 
@@ -337,17 +359,26 @@ static void apply_patches(const ov_plan *plan, const ov_context *c, const ov_rec
     if (plan->p.n_patches) memcpy(ov_memory_mapped(r->record), r->values, plan->p.n_record);
 }
 
-// Submits the parts in order, at most two ahead of the device, so that a cancelled run stops at the next submit point.
+// Submits the parts in order, at most two submits ahead of the device, so that a cancelled run stops soon.
 static int submit_parts(ov_device *d, ov_context *c, const ov_plan *plan, const ov_recording *r, const ov_io *io, ov_error *err) {
-    for (uint32_t part = 0; part < plan->n_submits; part++) {
-        if (part >= 2) OV_TRY(ov_wait(d, c->semaphore, c->value - 1, err));
-        if (io->cancelled && io->cancelled(io->user)) return ov_fail(err, OV_FAILED, "The run was cancelled.");
-        OV_TRY(ov_submit(d, r->commands[part], c->semaphore, c->value + 1, err));
+    uint32_t at_once = plan->parts_at_once, submits = 0;
+    for (uint32_t part = 0; part < plan->n_parts; part += at_once, submits++) {
+        if (submits >= 2) OV_TRY(ov_wait(d, c->semaphore, c->value - 1, err));
+        OV_TRY(cancelled(io, err));
+        uint32_t left = plan->n_parts - part;
+        OV_TRY(ov_submit(d, r->commands + part, at_once < left ? at_once : left, c->semaphore, c->value + 1, err));
         c->value++;
     }
     OV_COUNT(d, dispatches, plan->n_dispatches);
     OV_COUNT(d, barriers, plan->n_barriers);
     return OV_OK;
+}
+
+// How many parts a submit takes from now on: a run of `ns` then has a submit point every SUBMIT_NS, and a short run is one
+// submit.
+static void group_parts(ov_plan *plan, int64_t ns) {
+    int64_t fit = (int64_t)plan->n_parts * SUBMIT_NS / (ns > 0 ? ns : 1);
+    plan->parts_at_once = fit < 1 ? 1 : fit < plan->n_parts ? (uint32_t)fit : plan->n_parts;
 }
 
 static int check_error_word(const ov_plan *plan, ov_context *c, ov_error *err) {
@@ -414,6 +445,7 @@ static int run_plan(ov_block *b, ov_context *c, ov_plan *plan, const ov_io *io, 
     phase_ends(c, &c->times.copy_in_ns);
     if (works) {
         apply_patches(plan, c, r);
+        int64_t submitted = c->phase_began;
         int rc = submit_parts(d, c, plan, r, io, err);
         phase_ends(c, &c->times.submit_ns);
         // The host's memory for outputs is got while the device works.
@@ -424,6 +456,7 @@ static int run_plan(ov_block *b, ov_context *c, ov_plan *plan, const ov_io *io, 
         int waited = ov_wait(d, c->semaphore, c->value, rc ? &ignored : err);
         if (rc || waited) return rc ? rc : waited;
         phase_ends(c, &c->times.wait_ns);
+        if (plan->n_parts > 1) group_parts(plan, c->phase_began - submitted);
     } else if (!plan->any_out_external) {
         OV_TRY(ask_outputs(b, c, io, err));
     }
@@ -440,7 +473,8 @@ static int run_plan(ov_block *b, ov_context *c, ov_plan *plan, const ov_io *io, 
 int ov_run(ov_block *b, const ov_io *io, ov_error *err) {
     OV_TRY(ov_check_process(b->device, err));
     int64_t start = (int64_t)ov_now_ns();
-    ov_context *c = context_take(b);
+    ov_context *c;
+    OV_TRY(context_take(b, io, &c, err));
     c->times = (ov_run_times){.start_ns = start};
     c->phase_began = start;
     ov_plan *plan = NULL;
@@ -463,6 +497,7 @@ typedef struct {
     const ov_tensor *inputs;
     ov_tensor *outputs;
     ov_output_callback grow;
+    ov_cancel_callback cancelled;
     void *user;
 } arrays;
 
@@ -490,9 +525,15 @@ static int array_output(void *user, uint32_t i, ov_tensor *tensor, ov_error *err
     return OV_OK;
 }
 
-int ov_run_arrays(ov_block *b, const ov_tensor *inputs, ov_tensor *outputs, ov_output_callback grow, void *user, ov_error *err) {
-    arrays a = {inputs, outputs, grow, user};
-    ov_io io = {.user = &a, .input = array_input, .output = array_output};
+static int array_cancelled(void *user) {
+    arrays *a = user;
+    return a->cancelled(a->user);
+}
+
+int ov_run_arrays(ov_block *b, const ov_tensor *inputs, ov_tensor *outputs, ov_output_callback grow, ov_cancel_callback cancelled,
+                  void *user, ov_error *err) {
+    arrays a = {inputs, outputs, grow, cancelled, user};
+    ov_io io = {.user = &a, .input = array_input, .output = array_output, .cancelled = cancelled ? array_cancelled : NULL};
     return ov_run(b, &io, err);
 }
 

@@ -102,7 +102,7 @@ static int slot_end(ov_device *d, int slot, ov_error *err) {
     ov_barrier(d, commands, true, true);
     int32_t result = d->vk.EndCommandBuffer(commands);
     if (result) return ov_vk_fail(d, err, "vkEndCommandBuffer", result);
-    OV_TRY(ov_submit(d, commands, d->transfer_semaphore, d->transfer_value + 1, err));
+    OV_TRY(ov_submit(d, &commands, 1, d->transfer_semaphore, d->transfer_value + 1, err));
     d->transfer_values[slot] = ++d->transfer_value;
     return OV_OK;
 }

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 __all__ = [
+    "Cancelled",
     "DeviceError",
     "DeviceLost",
     "InvalidInput",
@@ -37,6 +38,10 @@ class ShapeMismatch(InvalidInput):
 
 class Unsupported(OnnxVulkanError):
     """Raised inside a lowering: this form of the operator has no right implementation here."""
+
+
+class Cancelled(OnnxVulkanError):
+    """A run was cancelled by its caller; it has no outputs, and the session can run again."""
 
 
 class DeviceError(OnnxVulkanError):

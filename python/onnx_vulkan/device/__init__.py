@@ -7,9 +7,10 @@ from onnx_vulkan.device.core import Device
 from onnx_vulkan.device.info import CoopMatrix, DeviceInfo, Heap, Limits
 from onnx_vulkan.device.memory import Memory, MemoryKind
 from onnx_vulkan.device.pipelines import Shader
-from onnx_vulkan.device.replay import DeviceTensor, ProfileEntry, ReplayBlock, Request, RequestInput
+from onnx_vulkan.device.replay import Cancel, DeviceTensor, ProfileEntry, ReplayBlock, Request, RequestInput
 
 __all__ = [
+    "Cancel",
     "CoopMatrix",
     "Device",
     "DeviceInfo",

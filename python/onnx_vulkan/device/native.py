@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onnx_vulkan._shim import ffi, lib
-from onnx_vulkan.errors import DeviceError, DeviceLost, InvalidInput, OnnxVulkanError, OutOfDeviceMemory, Unsupported
+from onnx_vulkan.errors import Cancelled, DeviceError, DeviceLost, InvalidInput, OnnxVulkanError, OutOfDeviceMemory, Unsupported
 
 __all__ = ["check", "describe_failure", "error_of", "ffi", "lib"]
 
@@ -16,6 +16,7 @@ EXCEPTIONS: dict[int, type[OnnxVulkanError]] = {
     lib.OV_FAILED: DeviceError,
     lib.OV_PYTHON_ERROR: OnnxVulkanError,
     lib.OV_UNSUPPORTED: Unsupported,
+    lib.OV_CANCELLED: Cancelled,
 }
 
 

@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from onnx_vulkan.errors import InvalidInput
 from onnx_vulkan.packing import pack, unpack
 from onnx_vulkan.plan.table import COMMAND, GUARD, IO, KEY, PATCH, RELOC, PlanTables
 
-__all__ = ["DeviceTensor", "ProfileEntry", "ReplayBlock", "Request", "RequestInput"]
+__all__ = ["Cancel", "DeviceTensor", "ProfileEntry", "ReplayBlock", "Request", "RequestInput"]
 
 SHAPES_KEPT = 64  # output shapes remembered by input shapes
 
@@ -82,6 +82,14 @@ class ProfileEntry:
 
 
 Planner = Callable[[Request], PlanTables]
+
+
+class Cancel(Protocol):
+    """What cancels a run: a ``threading.Event``, say."""
+
+    def is_set(self) -> bool:
+        """Whether the run shall stop."""
+        ...
 
 
 class ReplayBlock:
@@ -152,14 +160,18 @@ class ReplayBlock:
         del keep
 
     def run(
-        self, inputs: Sequence[NDArray[Any] | DeviceTensor], outputs: Sequence[NDArray[Any] | DeviceTensor] | None = None
+        self,
+        inputs: Sequence[NDArray[Any] | DeviceTensor],
+        outputs: Sequence[NDArray[Any] | DeviceTensor] | None = None,
+        cancel: Cancel | None = None,
     ) -> list[Any]:
         """Run on *inputs* (C-contiguous arrays, or device tensors); gives back the outputs.
 
         The device knows elements below a byte packed: arrays (one element a byte) are packed and unpacked here.
 
-        *outputs*: where to put them; else arrays are made. Raises InvalidInput, OutOfDeviceMemory, DeviceLost, or what the
-        planner raised.
+        *outputs*: where to put them; else arrays are made. Once *cancel* is set, the run stops at its next submit point (one
+        every 20 ms or so, but never inside of 32 dispatches). Raises InvalidInput, OutOfDeviceMemory, DeviceLost, Cancelled, or
+        what the planner raised.
         """
         if self.native is None:
             raise InvalidInput("The block was closed.")
@@ -181,11 +193,12 @@ class ReplayBlock:
         for i, value in enumerate(made):
             if value is not None:
                 _fill(results[i], value, writable=True)
-        grow = _Growing(self.output_dtypes, made, fixed=outputs is not None)
+        grow = _Growing(self.output_dtypes, made, outputs is not None, cancel)
         user = ffi.new_handle(grow)
         error = ffi.new("ov_error *")
         self._failure.planner = None  # here is someone to raise what the planner raises
-        kind = lib.ov_run_arrays(self.native, given, results, lib.ov_py_output, user, error)
+        asked = lib.ov_py_cancelled if cancel is not None else ffi.NULL
+        kind = lib.ov_run_arrays(self.native, given, results, lib.ov_py_output, asked, user, error)
         del kept
         failure = self._failure.__dict__.pop("planner") or grow.failure
         if kind:
@@ -232,10 +245,10 @@ class ReplayBlock:
 
 
 class _Growing:
-    """The outputs of one run, made when their shapes become known."""
+    """The outputs of one run, made when their shapes become known, and what may cancel it."""
 
-    def __init__(self, dtypes: tuple[np.dtype[Any], ...], arrays: list[Any], fixed: bool):
-        self.dtypes, self.arrays, self.fixed = dtypes, arrays, fixed
+    def __init__(self, dtypes: tuple[np.dtype[Any], ...], arrays: list[Any], fixed: bool, cancel: Cancel | None):
+        self.dtypes, self.arrays, self.fixed, self.cancel = dtypes, arrays, fixed, cancel
         self.made = False
         self.failure: BaseException | None = None
 
@@ -309,6 +322,16 @@ def ov_py_output(user: Any, i: int, tensor: Any, error: Any) -> int:
         grow.failure = e
         return describe_failure(e, error)
     return int(lib.OV_OK)
+
+
+@ffi.def_extern()  # type: ignore[untyped-decorator]
+def ov_py_cancelled(user: Any) -> int:
+    grow: _Growing = ffi.from_handle(user)
+    try:
+        return int(grow.cancel is not None and bool(grow.cancel.is_set()))
+    except BaseException as e:
+        grow.failure = e
+        return 1
 
 
 def describe(tables: PlanTables, n_inputs: int, n_outputs: int) -> tuple[Any, list[Any]]:

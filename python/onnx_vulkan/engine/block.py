@@ -17,7 +17,7 @@ import numpy as np
 
 from onnx_vulkan.codegen.kernel import Kernel, Launch, Step
 from onnx_vulkan.collector import collector_paused
-from onnx_vulkan.device import Device, Memory, ReplayBlock, Request, Shader
+from onnx_vulkan.device import Cancel, Device, Memory, ReplayBlock, Request, Shader
 from onnx_vulkan.dims import Dim, Scope
 from onnx_vulkan.dtypes import SMALL
 from onnx_vulkan.engine import ahead
@@ -354,11 +354,11 @@ class Block:
         return memory.address
 
     # ------------------------------------------------------------------------------------------------ runs
-    def run(self, feeds: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-        """Run on arrays in the order of the graph's inputs; gives the outputs in order."""
+    def run(self, feeds: Sequence[Any], cancel: Cancel | None = None) -> list[np.ndarray[Any, Any]]:
+        """Run on arrays in the order of the graph's inputs; gives the outputs in order. *cancel*: see ``ReplayBlock.run``."""
         if len(feeds) != len(self.graph.inputs):
             raise InvalidInput(f"{len(feeds)} inputs were given, the model has {len(self.graph.inputs)}")
-        return self.replay.run(feeds)
+        return self.replay.run(feeds, cancel=cancel)
 
     def stats(self) -> dict[str, int]:
         """Counters of this block: runs, plans, dispatches, memory, structures."""

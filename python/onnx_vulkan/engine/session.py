@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from onnx_vulkan import claims
-from onnx_vulkan.device import Device
+from onnx_vulkan.device import Cancel, Device
 from onnx_vulkan.dims import Dim, Extent
 from onnx_vulkan.engine.block import Block
 from onnx_vulkan.engine.options import Options, parse_options
@@ -95,8 +95,12 @@ class Session:
         dtype = t.dtype.onnx_name if t.dtype is not None else t.type_name
         return TensorInfo(name, dtype, None if t.shape is None else tuple(word(e) for e in t.shape))
 
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    def run(self, feeds: Mapping[str, Any], *, cancel: Cancel | None = None) -> dict[str, np.ndarray[Any, Any]]:
         """Run the model on named arrays; bfloat16 and small types are those of ``ml_dtypes``, one element a byte at least.
+
+        *cancel*: a ``threading.Event``, or anything else with ``is_set()``. Once it is set the run stops at its next submit point
+        (a long run has one every 20 ms or so, but never inside of a kernel or the planning of new shapes) and raises
+        Cancelled; the session can run again.
 
         Raises InvalidInput for unknown or missing names, wrong dtypes, ranks or fixed dims; ShapeMismatch when the shapes break a
         constraint inside the model; OutOfDeviceMemory; DeviceLost.
@@ -112,7 +116,7 @@ class Session:
         if unknown:
             raise InvalidInput(f"the model has no input {', '.join(map(repr, unknown))}; it has {self._names()}.")
         arrays = [self._feed(name, feeds) for name in self.graph.inputs]
-        results = self.block.run(arrays)
+        results = self.block.run(arrays, cancel)
         return dict(zip(self.graph.outputs, results, strict=True))
 
     def _names(self) -> str:

@@ -1,0 +1,85 @@
+"""``RunOptions.terminate`` stops a run inside of a block, and the session goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from ep_stub import vulkan_session
+from onnx import TensorProto, helper, numpy_helper
+from onnx_vulkan.device import Device
+
+
+def long_model(products: int, size: int) -> bytes:
+    """x times a matrix that turns it by one place, again and again: one block of that many dispatches."""
+    turn = np.roll(np.eye(size, dtype=np.float32), 1, 0)
+    nodes = [helper.make_node("MatMul", [f"x{i}" if i else "x", "w"], [f"x{i + 1}"]) for i in range(products)]
+    graph = helper.make_graph(
+        nodes,
+        "products",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", size])],
+        [helper.make_tensor_value_info(f"x{products}", TensorProto.FLOAT, ["n", size])],
+        [numpy_helper.from_array(turn, "w")],
+    )
+    return onnx.ModelProto.SerializeToString(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+
+
+def test_terminate_stops_a_block() -> None:
+    session = vulkan_session(long_model(160, 256))
+    x = np.random.default_rng(2).standard_normal((64, 256), np.float32)
+    session.run(None, {"x": x})
+    begun = time.monotonic()
+    want = session.run(None, {"x": x})[0]
+    whole = time.monotonic() - begun
+    assert (want == np.roll(x, -160, 1)).all()
+    before = Device.get().counters()
+    options = ort.RunOptions()
+    options.log_severity_level = 4
+    threading.Timer(whole / 10, lambda: setattr(options, "terminate", True)).start()
+    begun = time.monotonic()
+    with pytest.raises(Exception, match="terminate flag") as caught:
+        session.run(None, {"x": x}, options)
+    took = time.monotonic() - begun
+    assert type(caught.value).__name__ == "Fail"
+    assert "VulkanEP: the run was stopped" in str(caught.value)
+    assert took < 0.7 * whole
+    options.terminate = False
+    assert (session.run(None, {"x": x}, options)[0] == want).all()
+    assert Device.get().counters()["live_bytes"] == before["live_bytes"]
+
+
+def test_a_flag_that_is_set_before_the_run() -> None:
+    session = vulkan_session(long_model(40, 8))
+    options = ort.RunOptions()
+    options.log_severity_level = 4
+    options.terminate = True
+    with pytest.raises(Exception, match="terminate flag"):
+        session.run(None, {"x": np.ones((1, 8), np.float32)}, options)
+
+
+def test_each_thread_has_its_own_options() -> None:
+    session = vulkan_session(long_model(160, 256))
+    x = np.ones((64, 256), np.float32)
+    session.run(None, {"x": x})
+    stopped, other = ort.RunOptions(), ort.RunOptions()
+    stopped.log_severity_level = 4
+    outcomes: dict[str, object] = {}
+
+    def run(name: str, options: ort.RunOptions) -> None:
+        try:
+            outcomes[name] = session.run(None, {"x": x}, options)[0]
+        except Exception as e:
+            outcomes[name] = e
+
+    threads = [threading.Thread(target=run, args=pair) for pair in (("stopped", stopped), ("other", other))]
+    for t in threads:
+        t.start()
+    stopped.terminate = True
+    for t in threads:
+        t.join(60)
+    assert "terminate" in str(outcomes["stopped"])
+    assert isinstance(outcomes["other"], np.ndarray) and (outcomes["other"] == x).all()
