@@ -6,6 +6,7 @@ import builtins
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from onnx_vulkan.device.memory import Memory, MemoryKind, MemoryLimit, WeightSto
 from onnx_vulkan.device.native import check as check_native
 from onnx_vulkan.device.native import ffi, lib
 from onnx_vulkan.device.pipelines import PipelineCache, PipelineLease, Shader
+from onnx_vulkan.device.unit_map import probed
 from onnx_vulkan.errors import DeviceError
 
 __all__ = ["Device"]
@@ -101,6 +103,7 @@ class Device:
         self._weights = WeightStore(self)
         self._limits: builtins.list[int] = []
         self._limits_lock = threading.RLock()  # a collected limit gives itself up in whatever thread
+        self.info = replace(info, features=info.features | probed(self, identity))
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

@@ -306,12 +306,14 @@ SUBGROUP_OPERATIONS = {
 # Kinds of matrix units that kernels use: type of operands, of sums, and K of a 16 x 16 x K product. The kernels count on one
 # size of subgroups, so a driver that may choose among several has to let itself be told.
 MATRIX_UNITS = {"coop_f16": ("f16", "f32", 16), "coop_s8": ("s8", "s32", 32), "coop_u8": ("u8", "u32", 32)}
+UNIT_MAP = "coop_rows"
+"""The feature that an opened device has where :mod:`onnx_vulkan.device.unit_map` found the map that kernels know."""
 
 
 def hidden_features() -> frozenset[str]:
     """Our names of the features that ``ONNX_VULKAN_WITHOUT`` (a comma list) hides. Raises DeviceError for a name that is none."""
     hidden = frozenset(filter(None, (part.strip() for part in os.environ.get(WITHOUT, "").split(","))))
-    known = {*NAMES.values(), *SUBGROUP_OPERATIONS.values(), *MATRIX_UNITS, "int_dot_fast"}
+    known = {*NAMES.values(), *SUBGROUP_OPERATIONS.values(), *MATRIX_UNITS, UNIT_MAP, "int_dot_fast"}
     known |= {f"{what}_f{bits}" for what in ("nan_preserve", "denorm_preserve", "rte") for bits in (16, 32, 64)}
     unknown = sorted(hidden - known)
     if unknown:
