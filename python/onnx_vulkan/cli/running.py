@@ -24,7 +24,18 @@ from onnx_vulkan.graph import Graph
 from onnx_vulkan.inputs import bound_dims, make_inputs
 from onnx_vulkan.tolerance import Tolerance, allowance, compare, no_worse_than, tolerance_of
 
-__all__ = ["Request", "exact_outputs", "model_tolerance", "read_dims", "read_inputs", "read_pairs", "refused_text", "run", "show"]
+__all__ = [
+    "Request",
+    "exact_outputs",
+    "model_tolerance",
+    "read_dims",
+    "read_inputs",
+    "read_pairs",
+    "refused_text",
+    "run",
+    "show",
+    "tolerance_data",
+]
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -90,9 +101,14 @@ def model_tolerance(graph: Graph, atol: float | None, rtol: float | None, precis
     return allowance(tolerance_of(dtypes | {DType.F16} if precision == "fast" else dtypes), atol, rtol)
 
 
+def tolerance_data(t: Tolerance) -> dict[str, float]:
+    """A tolerance for JSON."""
+    return {"atol": t.atol, "rtol": t.rtol, "of_max": t.of_max}
+
+
 def run(request: Request) -> tuple[dict[str, Any], int, str]:
     """Run the model; gives the JSON, the exit code and the verdict. Raises OnnxVulkanError where that stops short."""
-    reference: dict[str, Array] | None = None
+    reference: Mapping[str, Array] | None = None
     path = request.model
     chosen = parse_options(request.options, Options)
     if is_bundle(path):
@@ -114,7 +130,7 @@ def run(request: Request) -> tuple[dict[str, Any], int, str]:
         "device": "",
         "backends": {},
         "within_tolerance": False,
-        "tolerance": {"atol": allowed.atol, "rtol": allowed.rtol, "of_max": allowed.of_max},
+        "tolerance": tolerance_data(allowed),
         "reference": "bundle" if reference is not None else "onnxruntime CPU",
         "inputs": [{"name": n, "dtype": str(a.dtype), "shape": list(a.shape)} for n, a in feeds.items()],
         "refused": inspected["refused"],
