@@ -2,12 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
 from onnx import TensorProto, helper, numpy_helper
+
+SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schemas"
+
+
+def _closed(schema: Any) -> Any:
+    """The same schema, with an error for every field that it does not name: nothing shall be delivered that is not documented."""
+    if isinstance(schema, list):
+        return [_closed(s) for s in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {k: _closed(v) for k, v in schema.items()}
+    return {"additionalProperties": False, **closed} if isinstance(schema.get("properties"), dict) else closed
+
+
+@cache
+def _validator(schema: str) -> Draft202012Validator:
+    _, name, version = schema.split("/")
+    return Draft202012Validator(_closed(json.loads((SCHEMAS / f"{name}-{version}.json").read_text(encoding="utf-8"))))
+
+
+def check_delivery(data: Mapping[str, Any]) -> None:
+    """Raises where a command's JSON is not what its schema says."""
+    _validator(data["schema"]).validate(data)
+
+
+@pytest.fixture(autouse=True)
+def deliveries_match_their_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a command delivers in this process is checked against its committed schema."""
+    from onnx_vulkan.cli import report
+
+    as_json = report._as_json
+
+    def checked(data: Mapping[str, Any]) -> str:
+        text = as_json(data)
+        check_delivery(json.loads(text))
+        return text
+
+    monkeypatch.setattr(report, "_as_json", checked)
 
 
 def _value(name: str, shape: list, elem: int = TensorProto.FLOAT) -> object:

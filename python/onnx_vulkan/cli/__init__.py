@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from onnx_vulkan.cli.report import CANNOT_RUN, FAILED, GOOD, deliver, say
+from onnx_vulkan.cli.report import CANNOT_RUN, FAILED, GOOD, contract, deliver, say
 from onnx_vulkan.errors import InvalidInput, OnnxVulkanError, RefusedError
 
 __all__ = ["app", "main"]
@@ -89,7 +89,16 @@ def _request(model: Path, dims: list[str] | None, inputs: list[str] | None, **re
     return Request(model, read_dims(dims or []), {n: Path(f) for n, f in read_pairs("--input", inputs or []).items()}, **rest)
 
 
-@app.command()
+@app.command(
+    epilog=contract(
+        "inspect/1",
+        reads="the model and its external data; opens a GPU only with --device",
+        writes="the file of --report-json",
+        good="every node can run on Vulkan",
+        failed="the model cannot be read",
+        cannot_run="some node cannot",
+    )
+)
 def inspect(model: Model, device: DeviceOption = None, option: ProviderOptions = None, report_json: Report = None) -> None:
     """Tell what of a model runs on Vulkan, and why the rest does not. Needs no GPU."""
     from onnx_vulkan.cli import inspection
@@ -101,12 +110,21 @@ def inspect(model: Model, device: DeviceOption = None, option: ProviderOptions =
 
         info = Device.get(device).info
     data = inspection.inspect(model, info, read_pairs("--option", option or []))
-    deliver(data, lambda: inspection.show(data), report_json)
+    deliver("inspect/1", data, lambda: inspection.show(data), report_json)
     say(inspection.verdict(data))
     raise typer.Exit(GOOD if data["compatible"] else CANNOT_RUN)
 
 
-@app.command()
+@app.command(
+    epilog=contract(
+        "run/1",
+        reads="the model or bundle, the files of --input",
+        writes="the file of --report-json, and the shader cache",
+        good="every output is within the tolerance",
+        failed="an output is beyond it, nothing ran on the device, or a run failed",
+        cannot_run="the model cannot run on Vulkan, or not from end to end where that was asked for",
+    )
+)
 def run(
     model: ModelOrBundle,
     dim: Dims = None,
@@ -134,12 +152,21 @@ def run(
     except RefusedError as e:
         say(running.refused_text(e, model.name))
         raise typer.Exit(CANNOT_RUN) from None
-    deliver(data, lambda: running.show(data), report_json)
+    deliver("run/1", data, lambda: running.show(data), report_json)
     say(verdict)
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(
+    epilog=contract(
+        "profile/1",
+        reads="the model or bundle, the files of --input",
+        writes="the files of --trace, --html and --report-json, and the shader cache",
+        good="the model was profiled",
+        failed="a run failed",
+        cannot_run="the model cannot run on Vulkan, or not from end to end where that was asked for",
+    )
+)
 def profile(
     model: ModelOrBundle,
     dim: Dims = None,
@@ -175,12 +202,20 @@ def profile(
     except RefusedError as e:
         say(refused_text(e, model.name))
         raise typer.Exit(CANNOT_RUN) from None
-    deliver(data, lambda: profiling.show(data, top) if code == GOOD else None, report_json)
+    deliver("profile/1", data, lambda: profiling.show(data, top) if code == GOOD else None, report_json)
     say(verdict)
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(
+    epilog=contract(
+        "prepare/1",
+        reads="the model and its external data, the files of --input",
+        writes="the folder of --output, replacing a bundle that is there",
+        good="the bundle is written",
+        failed="it is not",
+    )
+)
 def prepare(
     model: Model,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write, e.g. runs/NAME.", show_default=False)],
@@ -193,11 +228,19 @@ def prepare(
     from onnx_vulkan.cli import preparing
 
     data, verdict = preparing.prepare(_request(model, dim, input, atol=atol, rtol=rtol), output)
-    deliver(data, lambda: None)
+    deliver("prepare/1", data, lambda: None)
     say(verdict)
 
 
-@app.command()
+@app.command(
+    epilog=contract(
+        "doctor/1",
+        reads="the machine",
+        writes="nothing but a probe in the shader cache",
+        good="models can run on Vulkan here",
+        failed="they cannot",
+    )
+)
 def doctor() -> None:
     """Examine this machine: driver, devices, compiler, ONNX Runtime, caches; and say what to do where something is missing."""
     from onnx_vulkan.cli import examination
@@ -211,7 +254,7 @@ def doctor() -> None:
             for c in checks
         ],
     }
-    deliver(data, lambda: examination.show(checks))
+    deliver("doctor/1", data, lambda: examination.show(checks))
     bad = [c for c in checks if not c.good]
     if usable:
         say("this machine can run models on Vulkan" + (f" ({'; '.join(c.detail for c in bad)})" if bad else ""))
@@ -220,13 +263,21 @@ def doctor() -> None:
     raise typer.Exit(GOOD if usable else FAILED)
 
 
-@app.command()
+@app.command(
+    epilog=contract(
+        "devices/1",
+        reads="what the Vulkan loader says",
+        writes="nothing",
+        good="a device can be used",
+        failed="there is none that can",
+    )
+)
 def devices() -> None:
     """List the Vulkan devices, with the names that --device and ONNX_VULKAN_DEVICE take."""
     from onnx_vulkan.cli import examination
 
     found = examination.devices()
-    deliver({"devices": found}, lambda: examination.show_devices(found))
+    deliver("devices/1", {"devices": found}, lambda: examination.show_devices(found))
     usable = sum(not d["unusable"] for d in found)
     say(f"{len(found)} Vulkan device{'' if len(found) == 1 else 's'}, {usable} usable")
     raise typer.Exit(GOOD if usable else FAILED)
