@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from onnx_vulkan.codegen.choices import pick
 from onnx_vulkan.codegen.hole import merge_axes
 from onnx_vulkan.codegen.index import ZERO, Lin, linearize
 from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, chosen_by_step, grid_of, workgroups
@@ -35,6 +36,19 @@ def loop_step(
 ) -> LoopStep:
     """The step of a loop kernel. *producers* holds the instructions computed inside, *is_leaf* what is loaded from memory."""
     return LoopStep(_Group(label, tuple(outputs), producers, is_leaf))
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A variant: invocations of a workgroup, and how many vectors of how many elements each of them computes."""
+
+    size: int
+    items: int
+    width: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.size} threads, {self.items} times {self.width} elements"
 
 
 class LoopStep:
@@ -98,20 +112,46 @@ class LoopStep:
 
     def launches(self, at: At, limits: Limits) -> list[Launch]:
         """One launch."""
-        if self._crossing is not None:
-            tiled = self._crossing.launches(at, limits)
-            if tiled:
-                return tiled
+        tiled = self._crossing.launches(at, limits) if self._crossing is not None else []
         total = product(self.shape)
-        count = at(total)
+        choice = pick(
+            "loop",
+            lambda: self.text(1)[0],
+            {"elements": at(total)},
+            at,
+            limits,
+            None if tiled else self.rule(at, limits),
+            lambda: [*([None] if tiled else []), *self.space(at, limits)],
+            lambda c: c.name if c else "tiled",
+        )
+        if choice is None:
+            return tiled
+        groups = workgroups(total, choice.size * choice.items * choice.width)
+        return [Launch(self.text(choice.width)[0], Variant((choice.size, choice.items), grid_of(groups)))]
+
+    def rule(self, at: At, limits: Limits) -> Spread:
+        """What sizes and limits alone say."""
+        count = at(product(self.shape))
         width = self._width(at, count)
         size = min(64 if count < 64 * 1024 else 256, limits.max_workgroup_invocations)
-        kernel, walk = self.text(width)
+        _, walk = self.text(width)
         items = 1
         wanted = 1 if count < 1 << 20 else 2 * width if width > 1 else 8 if count >= 1 << 23 else 4
         while items * width < wanted and 2 * items * width <= walk.most(wanted):
             items *= 2
-        return [Launch(kernel, Variant((size, items), grid_of(workgroups(total, size * items * width))))]
+        return Spread(size, items, width)
+
+    def space(self, at: At, limits: Limits) -> list[Spread]:
+        """The legal variants without tiles."""
+        widths = sorted({1, self._width(at, VECTOR_COUNT)})
+        return [
+            Spread(size, items, width)
+            for width in widths
+            for items in (1, 2, 4, 8)
+            if items == 1 or items * width <= self.text(width)[1].most(16)
+            for size in (64, 128, 256, 512)
+            if size <= limits.max_workgroup_invocations
+        ]
 
     def _width(self, at: At, count: int) -> int:
         if count < VECTOR_COUNT or not self.runs:

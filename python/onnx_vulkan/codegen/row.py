@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from onnx_vulkan.codegen.choices import pick
 from onnx_vulkan.codegen.hole import merge_axes
 from onnx_vulkan.codegen.index import ZERO, Lin, linearize
 from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Step, Variant, chosen_by_step, grid_of, workgroups
@@ -314,7 +315,16 @@ class _RowStep:
             cols = -(-cols // PIECES)
         form = self._form(at, rows, cols, limits)
         width = form.width
-        size, lanes = self._shape(at, rows, cols, width, limits)
+        size, lanes = pick(
+            "rows" if self.pieces is None else "pieces",
+            lambda: self.text(_Form(False, pieces=self.pieces))[0],
+            {"rows": rows, "columns": cols},
+            at,
+            limits,
+            self._shape(at, rows, cols, width, limits),
+            lambda: self._space(limits),
+            lambda c: f"{c[0]} threads, {c[1]} a row",
+        )
         items = _few(-(-cols // (width * lanes)))
         kernel, walk = self.text(form)
         if not form.kept or items * width > walk.most(KEPT_ELEMENTS):
@@ -323,6 +333,17 @@ class _RowStep:
             items = items if items <= min(2, most) else most
         x, y, _ = grid_of(workgroups(self.rows, size // lanes))
         return [Launch(kernel, Variant((size, lanes, items), (x, y, 1 if self.pieces is None else PIECES)))]
+
+    def _space(self, limits: Limits) -> list[tuple[int, int]]:
+        """The legal numbers of invocations of a workgroup and of those that share a row."""
+        most = min(limits.max_workgroup_invocations, limits.max_shared_memory // self.cell_bytes)
+        return [
+            (size, lanes)
+            for size in (64, 128, 256, 512, 1024)
+            if limits.subgroup_size <= size <= most
+            for lanes in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+            if lanes <= size
+        ]
 
     def _form(self, at: At, rows: int, cols: int, limits: Limits) -> _Form:
         """The form of rows that fit registers."""

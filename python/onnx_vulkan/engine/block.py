@@ -10,11 +10,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from onnx_vulkan.codegen.choices import Tactics
 from onnx_vulkan.codegen.kernel import Kernel, Launch, Step
 from onnx_vulkan.collector import collector_paused
 from onnx_vulkan.device import Cancel, Device, Memory, ReplayBlock, Request, Shader
@@ -69,13 +70,19 @@ class DeviceLimits:
     max_shared_memory: int
     features: frozenset[str]
     precision: str
+    tactics: Tactics | None = field(default=None, compare=False)
 
     @staticmethod
-    def of(device: Device, precision: str = "strict") -> DeviceLimits:
-        """The limits of an opened device, and the precision that a session allows."""
+    def of(device: Device, precision: str = "strict", tactics: Tactics | None = None) -> DeviceLimits:
+        """The limits of an opened device, and the precision and the tactics that a session allows."""
         limits = device.info.limits
         return DeviceLimits(
-            limits.subgroup_size, limits.workgroup_invocations, limits.shared_memory, device.info.features, precision
+            limits.subgroup_size,
+            limits.workgroup_invocations,
+            limits.shared_memory,
+            device.info.features,
+            precision,
+            tactics,
         )
 
 

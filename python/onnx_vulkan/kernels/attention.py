@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from onnx_vulkan.codegen.choices import pick
 from onnx_vulkan.codegen.hole import Axes, merge_axes
 from onnx_vulkan.codegen.index import ZERO, Lin
 from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Step, Variant, grid_of
@@ -85,17 +86,22 @@ def three_kernels(rows: int, keys: int, size: int, batch: int) -> float:
     return 3 * LAUNCH + scores * (SCORE_MEMORY + size * SCORE_PRODUCT)
 
 
+def space(rows: int, keys: int, depth: int, width: int, batch: int, limits: Limits, *, halves: bool) -> list[Units | None]:
+    """The legal variants: three kernels (None), and the ways of one kernel."""
+    if not depth or not rows or not keys or not width or not batch:
+        return [None]
+    if not halves or not limits.features >= MATRIX_UNITS or limits.subgroup_size != 32 or max(depth, width) > MAX_HEAD:
+        return [None]
+    return [None, *(u for u in UNITS if u.suits(rounded(depth, 32), rounded(width, 32), limits))]
+
+
 def choose(rows: int, keys: int, depth: int, width: int, batch: int, limits: Limits, *, halves: bool) -> Units | None:
     """How ``batch`` attentions of ``rows`` queries over ``keys`` run in one kernel, None for three kernels.
 
     *halves*: the operands are such that matrix units take them.
     """
-    if not depth or not rows or not keys or not width or not batch:
-        return None
-    if not halves or not limits.features >= MATRIX_UNITS or limits.subgroup_size != 32 or max(depth, width) > MAX_HEAD:
-        return None
+    units = next(filter(None, space(rows, keys, depth, width, batch, limits, halves=halves)), None)
     depth, width = rounded(depth, 32), rounded(width, 32)
-    units = next((u for u in UNITS if u.suits(depth, width, limits)), None)
     if units is None or one_kernel(units, rows, keys, depth + width, batch) > three_kernels(rows, keys, depth + width, batch):
         return None
     return units
@@ -249,7 +255,17 @@ class AttentionStep:
     def launches(self, at: At, limits: Limits) -> list[Launch]:
         """One launch, or those of three kernels."""
         depth, width = at(self.d), at(self.n)
-        how = choose(at(self.m), at(self.t), depth, width, at(self.z), limits, halves=self.are_halves(at))
+        sizes, halves = (at(self.m), at(self.t), depth, width, at(self.z)), self.are_halves(at)
+        how = pick(
+            "attention",
+            lambda: self.fused,
+            dict(zip(("rows", "keys", "depth", "width", "batch"), sizes, strict=True)),
+            at,
+            limits,
+            choose(*sizes, limits, halves=halves),
+            lambda: space(*sizes, limits, halves=halves),
+            lambda u: "three kernels" if u is None else f"units {u.bm}x{u.bn}, {u.threads} threads",
+        )
         if how is None:
             return [launch for step in self.parts for launch in step.launches(at, limits)]
         grid = grid_of(ceil_div(self.m, how.bm) * self.z)

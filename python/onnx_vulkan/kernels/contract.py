@@ -7,13 +7,14 @@ stream the other operand once (``gemv``). Each may divide K among workgroups; a 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.view import View
 from onnx_vulkan.dims import Extent, product
 from onnx_vulkan.kernels import Group, family
-from onnx_vulkan.kernels.gemv import Skinny, is_skinny
+from onnx_vulkan.kernels.gemv import Skinny, Spread, is_skinny
 from onnx_vulkan.kernels.operand import Computed, Matrix, Operand
 from onnx_vulkan.kernels.product import Destination, Sizes, TiledStep, refusal
 from onnx_vulkan.kernels.row_scales import RowScales
@@ -54,14 +55,30 @@ void begin(int z) {{
             return super()._render(kind, scratch)
         return skinny.kernel(scratch)
 
-    def launches(self, at: At, limits: Limits) -> list[Launch]:
-        """In tiles, or by the skinny kernel: with few rows most of a tile would multiply rows that are not there, and the product
-        is bound by reading the wide operand anyway."""
+    def kind(self, at: At, limits: Limits) -> str | None:
+        """Which skinny kernel can run the product, None where it has too many rows and columns."""
         m, n = at(self.sizes.m), at(self.sizes.n)
         if not is_skinny(m, n, limits):
-            return super().launches(at, limits)
-        kind = "few rows" if m <= n else "few columns"
-        variant, splits = self.skinny[kind].variant(at, limits, self.item)
+            return None
+        return "few rows" if m <= n else "few columns"
+
+    def rule(self, at: At, limits: Limits) -> Any:
+        """In tiles, or by the skinny kernel: with few rows most of a tile would multiply rows that are not there, and the product
+        is bound by reading the wide operand anyway."""
+        kind = self.kind(at, limits)
+        return self.skinny[kind].rule(at, limits, self.item) if kind else super().rule(at, limits)
+
+    def space(self, at: At, limits: Limits) -> list[Any]:
+        """The legal variants."""
+        kind = self.kind(at, limits)
+        return [*(self.skinny[kind].space(at, limits, self.item) if kind else ()), *super().space(at, limits)]
+
+    def launches_of(self, choice: Any, at: At, limits: Limits) -> list[Launch]:
+        """The launches of a variant."""
+        kind = self.kind(at, limits)
+        if not isinstance(choice, Spread) or kind is None:
+            return super().launches_of(choice, at, limits)
+        variant, splits = self.skinny[kind].variant(at, limits, self.item, choice)
         return self.with_sum(Launch(self.kernel(kind, split=splits > 1), variant), splits, limits)
 
 

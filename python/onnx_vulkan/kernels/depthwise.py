@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from onnx_vulkan.codegen.choices import pick
 from onnx_vulkan.codegen.kernel import At, Kernel, Limits, Variant, grid_of, workgroups
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.dims import Extent, ceil_div, product
-from onnx_vulkan.kernels import Group
+from onnx_vulkan.kernels import Group, key_of
 from onnx_vulkan.kernels.indexing import split_index
 from onnx_vulkan.kernels.operand import accumulator, reader
 from onnx_vulkan.kernels.product import Destination, store
@@ -109,10 +110,26 @@ int column(int x, int tap) {{ return {coordinate(last, "x", "tap")}; }}
         # Measured on an H200: 4 outputs a thread are best down to 7 x 7 images, 8 only pay where there are very many.
         count = at(product(out.shape))
         most = 8 if stride == 1 and count >= MANY_OUTPUTS else 4
-        each = min(most if fixed else 2, power_of_two(at(out.shape[rank - 2])))
-        size = min(128, limits.max_workgroup_invocations)
+        across = power_of_two(at(out.shape[rank - 2]))
+        each, size = pick(
+            key_of(instr),
+            lambda: made,
+            {"outputs": count, "across": at(out.shape[rank - 2]), "channels": at(columns)},
+            at,
+            limits,
+            (min(most if fixed else 2, across), min(128, limits.max_workgroup_invocations)),
+            lambda: [
+                (each, size)
+                for each in (1, 2, 4, 8)
+                if each <= across
+                for size in (64, 128, 256)
+                if size <= limits.max_workgroup_invocations
+            ],
+            lambda c: f"direct, {c[0]} outputs a thread, {c[1]} threads",
+        )
         threads = product(out.shape[: rank - 2]) * ceil_div(out.shape[rank - 2], each) * columns
         return Variant((size, each, width if fixed else 0, stride if fixed else 1), grid_of(workgroups(threads, size)))
 
     reads = tuple(dict.fromkeys((x, w, *reads)))
-    return Kernel(group.label, params, body, reads, group.outputs, choose)
+    made = Kernel(group.label, params, body, reads, group.outputs, choose)
+    return made

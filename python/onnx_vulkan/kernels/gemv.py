@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnx_vulkan.codegen.kernel import At, Kernel, Limits, Variant, grid_of, is_multiple
 from onnx_vulkan.codegen.params import Params
@@ -10,10 +10,10 @@ from onnx_vulkan.dims import ceil_div
 from onnx_vulkan.kernels import Group
 from onnx_vulkan.kernels.operand import Operand, accumulator
 from onnx_vulkan.kernels.product import Destination, Sizes, chosen_by_step, store
-from onnx_vulkan.kernels.tiles import CORES, MAX_SPLITS, SCRATCH_ELEMENTS, power_of_two
+from onnx_vulkan.kernels.tiles import CORES, MAX_SPLITS, SCRATCH_ELEMENTS, legal_splits, power_of_two
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["SKINNY", "Skinny", "is_skinny"]
+__all__ = ["SKINNY", "Skinny", "Spread", "is_skinny"]
 
 SKINNY = 16
 """At most this many rows: 16 x 4 sums and a 4 x 4 block of the wide operand fill a thread's registers."""
@@ -25,6 +25,19 @@ def is_skinny(rows: int, columns: int, limits: Limits) -> bool:
     On a CPU (narrow subgroups) the limit is 4: beyond, its compiler takes 3 to 40 s for these kernels.
     """
     return min(rows, columns) <= (SKINNY if limits.subgroup_size >= 16 else 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A variant: *threads* a workgroup, *lanes* of them along K, K in *splits*."""
+
+    threads: int
+    lanes: int
+    splits: int
+
+    @property
+    def name(self) -> str:
+        return f"stream, {self.threads} threads, {self.lanes} along k, {self.splits} splits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +84,29 @@ void begin(int z) {{
         writes = self.group.outputs if scratch is None else (scratch,)
         return Kernel(self.group.label, params, body, reads, writes, chosen_by_step)
 
-    def variant(self, at: At, limits: Limits, item: int) -> tuple[Variant, int]:
-        """The variant without matrix units, and its number of splits. Sums are of *item* bytes."""
+    def rule(self, at: At, limits: Limits, item: int) -> Spread:
+        """What sizes and limits alone say."""
+        variant, splits = self.variant(at, limits, item)
+        return Spread(variant.spec[0], variant.spec[3], splits)
+
+    def space(self, at: At, limits: Limits, item: int) -> list[Spread]:
+        """The legal variants."""
+        rows, columns, depth, batch = at(self.few.rows), at(self.wide.rows), at(self.sizes.k), at(self.sizes.z)
+        usual = self.rule(at, limits, item)
+        most = min(limits.max_workgroup_invocations, 512 if limits.subgroup_size >= 16 else 256)
+        sums = min(power_of_two(rows), 4) * 4 * item
+        along = self.wide.mode(at) & 1
+        return [
+            Spread(threads, lanes, splits)
+            for threads in (128, 256, 512)
+            if threads == usual.threads or (threads <= most and threads * (2 * sums + item) <= limits.max_shared_memory)
+            for lanes in (8, 16, 32, 64, 128, 256, 512)
+            if lanes <= threads // (4 if along else 1)
+            for splits in legal_splits(4 * self.wide.grain * lanes, (rows, columns, depth, batch))
+        ]
+
+    def variant(self, at: At, limits: Limits, item: int, wanted: Spread | None = None) -> tuple[Variant, int]:
+        """The variant (*wanted*, else the rule's), and its number of splits. Sums are of *item* bytes."""
         few, wide = self.few, self.wide
         rows, columns, depth, batch = at(few.rows), at(wide.rows), at(self.sizes.k), at(self.sizes.z)
         mode = wide.mode(at) | wide.octets(at) << 2
@@ -85,16 +119,20 @@ void begin(int z) {{
             and batch * -(-columns // shape.columns(lanes)) < CORES
         ):
             lanes *= 2
+        if wanted is not None:
+            shape, lanes = replace(shape, threads=wanted.threads), wanted.lanes
+        threads = shape.threads
         width = shape.columns(lanes)
         groups = batch * -(-columns // width)
         splits = 1
-        while (
+        while wanted is None and (
             splits < MAX_SPLITS
             and groups * splits < CORES // 2
             and depth >= 16 * shape.grain * lanes * splits
             and 2 * splits * batch * rows * columns <= SCRATCH_ELEMENTS
         ):
             splits *= 2
+        splits = splits if wanted is None else wanted.splits
         few_mode = few.mode(at) | few.octets(at) << 2
         if few_mode & 1 and (rows < 4 or wide.grain > 4):
             few_mode = 0  # too few rows for a quad of them

@@ -26,6 +26,7 @@ __all__ = [
     "UnitChoice",
     "UnitTile",
     "choose_unit_tile",
+    "legal_unit_tiles",
     "unit_of",
 ]
 
@@ -177,15 +178,28 @@ class UnitChoice:
     tile: UnitTile
     splits: int
 
+    @property
+    def name(self) -> str:
+        t = self.tile
+        return f"units {t.bm}x{t.bn}, {t.bytes} bytes deep, {t.wm}x{t.wn} a subgroup, {self.splits} splits"
+
+
+def legal_unit_tiles(unit: Unit, limits: Limits) -> list[UnitTile]:
+    """The tiles that a device can run on its matrix units."""
+    return [
+        tile
+        for tile in UNIT_TILES
+        if tile.subgroups * limits.subgroup_size <= limits.max_workgroup_invocations
+        and tile.is_whole(limits.subgroup_size)
+        and tile.shared_memory(unit) <= limits.max_shared_memory
+        and tile.wm * tile.wn * unit.parts <= MOST_SUMS
+    ]
+
 
 def choose_unit_tile(rows: int, columns: int, depth: int, batch: int, unit: Unit, limits: Limits) -> UnitChoice | None:
     """The cheapest tile and split for ``batch`` products of ``rows x depth`` by ``depth x columns``, or None."""
     best: tuple[float, UnitChoice] | None = None
-    for tile in UNIT_TILES:
-        if tile.subgroups * limits.subgroup_size > limits.max_workgroup_invocations or not tile.is_whole(limits.subgroup_size):
-            continue
-        if tile.shared_memory(unit) > limits.max_shared_memory or tile.wm * tile.wn * unit.parts > MOST_SUMS:
-            continue
+    for tile in legal_unit_tiles(unit, limits):
         step = tile.depth(unit)
         work = tile.bm * tile.bn * step / unit.rate / tile.efficiency
         cost, splits = cheapest_split(tile, step, work, WAIT, (rows, columns, depth, batch), 4)

@@ -4,19 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from onnx_vulkan.codegen.choices import pick
 from onnx_vulkan.codegen.hole import Axes, fill_hole
 from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, chosen_by_step, grid_of, workgroups
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.types import GLSL_TYPES
 from onnx_vulkan.dims import Extent, ceil_div, minimum, product
 from onnx_vulkan.dtypes import FLOATS, DType
-from onnx_vulkan.kernels import Group
+from onnx_vulkan.kernels import Group, key_of
 from onnx_vulkan.kernels.indexing import offset_text
-from onnx_vulkan.kernels.matrix_units import EXTENSIONS, UNITS, Unit, UnitChoice, choose_unit_tile, unit_of
+from onnx_vulkan.kernels.matrix_units import (
+    EXTENSIONS,
+    UNITS,
+    Unit,
+    UnitChoice,
+    choose_unit_tile,
+    legal_unit_tiles,
+    unit_of,
+)
 from onnx_vulkan.kernels.operand import accumulator, narrow, reader
 from onnx_vulkan.kernels.row_scales import RowScales
-from onnx_vulkan.kernels.tiles import MAX_SPLITS, SCRATCH_ELEMENTS, Tile, choose_tile
+from onnx_vulkan.kernels.tiles import (
+    MAX_SPLITS,
+    SCRATCH_ELEMENTS,
+    Choice,
+    Tile,
+    choose_tile,
+    legal_splits,
+    legal_tiles,
+)
 from onnx_vulkan.program.ir import Instr, Value
 
 __all__ = ["Destination", "Sizes", "TiledStep", "chosen_by_step", "refusal", "register_dtype", "store"]
@@ -189,18 +207,56 @@ class TiledStep:
 
     def launches(self, at: At, limits: Limits) -> list[Launch]:
         """One launch, or two where K is split."""
-        m, n, k, z = (at(e) for e in (self.sizes.m, self.sizes.n, self.sizes.k, self.sizes.z))
+        m, n, k, z = self.numbers(at)
+        choice = pick(
+            key_of(self.group.anchor),
+            lambda: self.kernel("tile", split=False),
+            {"z": z, "m": m, "n": n, "k": k},
+            at,
+            limits,
+            self.rule(at, limits),
+            lambda: self.space(at, limits),
+            lambda c: c.name,
+        )
+        return self.launches_of(choice, at, limits)
+
+    def numbers(self, at: At) -> tuple[int, int, int, int]:
+        """The sizes m, n, k, z."""
+        return at(self.sizes.m), at(self.sizes.n), at(self.sizes.k), at(self.sizes.z)
+
+    def unit(self, at: At, limits: Limits) -> Unit | None:
+        """The matrix units that may be used."""
+        m, n, k, z = self.numbers(at)
         unit = unit_of(self.group.anchor, limits)
-        if unit and unit.parts > 1 and z * m * n * k < WORTH_SCALES:
-            unit = None
-        on_units = choose_unit_tile(m, n, k, z, unit, limits) if unit else None
-        if unit and on_units:
-            kernel = self.kernel(unit.name, split=on_units.splits > 1)
-            modes = self._modes(at, on_units.tile.depth(unit), unit)
-            launch = unit_launch(kernel, self.sizes, on_units, unit, modes, limits)
+        return None if unit and unit.parts > 1 and z * m * n * k < WORTH_SCALES else unit
+
+    def rule(self, at: At, limits: Limits) -> Any:
+        """The variant that sizes and limits alone say: an object with a ``name`` that :meth:`launches_of` takes."""
+        unit = self.unit(at, limits)
+        on_units = choose_unit_tile(*self.numbers(at), unit, limits) if unit else None
+        return on_units or choose_tile(*self.numbers(at), self.item, limits)
+
+    def space(self, at: At, limits: Limits) -> list[Any]:
+        """The legal variants."""
+        sizes, unit = self.numbers(at), self.unit(at, limits)
+        found: list[Any] = []
+        for t in legal_unit_tiles(unit, limits) if unit else ():
+            assert unit is not None
+            found += [UnitChoice(t, splits) for splits in legal_splits(t.depth(unit), sizes)]
+        for tile in legal_tiles(self.item, limits):
+            found += [Choice(tile, splits) for splits in legal_splits(tile.bk, sizes)]
+        return found
+
+    def launches_of(self, choice: Any, at: At, limits: Limits) -> list[Launch]:
+        """The launches of a variant."""
+        if isinstance(choice, UnitChoice):
+            unit = self.unit(at, limits)
+            assert unit is not None
+            kernel = self.kernel(unit.name, split=choice.splits > 1)
+            modes = self._modes(at, choice.tile.depth(unit), unit)
+            launch = unit_launch(kernel, self.sizes, choice, unit, modes, limits)
             scales = self.scales.launches(at) if self.scales and unit.parts > 1 else []
-            return [*scales, *self.with_sum(launch, on_units.splits, limits)]
-        choice = choose_tile(m, n, k, z, self.item, limits)
+            return [*scales, *self.with_sum(launch, choice.splits, limits)]
         kernel = self.kernel("tile", split=choice.splits > 1)
         launch = tile_launch(kernel, self.sizes, choice.tile, choice.splits, self._modes(at, choice.tile.bk, None))
         return self.with_sum(launch, choice.splits, limits)

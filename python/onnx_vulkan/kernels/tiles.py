@@ -5,12 +5,24 @@ Variants name a finite set (``TILES`` times powers of two up to ``MAX_SPLITS``),
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from onnx_vulkan.codegen.kernel import Limits
 
-__all__ = ["MAX_SPLITS", "SCRATCH_ELEMENTS", "TILES", "Choice", "Tile", "cheapest_split", "choose_tile", "power_of_two"]
+__all__ = [
+    "MAX_SPLITS",
+    "SCRATCH_ELEMENTS",
+    "TILES",
+    "Choice",
+    "Tile",
+    "cheapest_split",
+    "choose_tile",
+    "legal_splits",
+    "legal_tiles",
+    "power_of_two",
+]
 
 CORES = 128
 """Workgroups that a large GPU runs side by side at full speed (an H200 has 132 multiprocessors). Fewer leave it idle; on a
@@ -75,6 +87,11 @@ class Choice:
     tile: Tile
     splits: int
 
+    @property
+    def name(self) -> str:
+        t = self.tile
+        return f"tile {t.bm}x{t.bn}x{t.bk}, {t.tm}x{t.tn} a thread, {self.splits} splits"
+
 
 def power_of_two(n: int) -> int:
     """The smallest power of two that is at least *n*."""
@@ -128,14 +145,33 @@ def cheapest_split(
     return best
 
 
+def legal_splits(step: int, sizes: tuple[int, int, int, int]) -> Iterator[int]:
+    """The numbers of splits of K that a product of *sizes* (rows, columns, depth, batch) may have, in steps of *step*."""
+    rows, columns, depth, batch = sizes
+    splits = 1
+    while splits == 1 or (
+        splits <= MAX_SPLITS and -(-depth // step) >= 2 * splits and splits * rows * columns * batch <= SCRATCH_ELEMENTS
+    ):
+        yield splits
+        splits *= 2
+
+
+def legal_tiles(item: int, limits: Limits) -> list[Tile]:
+    """The tiles that a device can run, for elements of *item* bytes in registers and shared memory."""
+    return [
+        tile
+        for tile in TILES
+        if tile.threads <= limits.max_workgroup_invocations
+        and tile.shared_memory(item) <= limits.max_shared_memory
+        # on a CPU large register tiles only cost compile time (4 s for 128 x 128, against 0.5 s)
+        and (limits.subgroup_size >= 16 or tile.threads <= 64)
+    ]
+
+
 def choose_tile(rows: int, columns: int, depth: int, batch: int, item: int, limits: Limits) -> Choice:
     """The cheapest tile and split for ``batch`` products of ``rows x depth`` by ``depth x columns``, *item* bytes an element."""
     best: tuple[float, Choice] | None = None
-    for tile in TILES:
-        if tile.threads > limits.max_workgroup_invocations or tile.shared_memory(item) > limits.max_shared_memory:
-            continue
-        if limits.subgroup_size < 16 and tile.threads > 64:
-            continue  # a CPU: large register tiles only cost it compile time (4 s for 128 x 128, against 0.5 s)
+    for tile in legal_tiles(item, limits):
         work = tile.bm * tile.bn * tile.bk / LANES / tile.efficiency
         cost, splits = cheapest_split(tile, tile.bk, work, WAIT, (rows, columns, depth, batch), item)
         if best is None or cost < best[0]:
