@@ -33,6 +33,7 @@ from onnx_vulkan.plan.table import PlanTables
 from onnx_vulkan.plan.verify import verify_plan
 from onnx_vulkan.program.fold import constant_name
 from onnx_vulkan.program.ir import Value
+from onnx_vulkan.tune.tactics import lookup_for
 
 __all__ = ["Block", "DeviceLimits", "Planned"]
 
@@ -98,7 +99,8 @@ class Block:
         self.device = device
         self.options = options or Options()
         self.external = external
-        self.limits = DeviceLimits.of(device, self.options.precision)
+        self.tactics = lookup_for(self.options.tactics, self.options.tactics_file, device.info)
+        self.limits = DeviceLimits.of(device, self.options.precision, self.tactics)
         self.structures: list[Structure] = []
         self.folded: dict[str, Value] = {}
         self.weights: dict[str, Memory] = {}
@@ -197,11 +199,14 @@ class Block:
     def draft(self, structure: Structure, numbers: Mapping[str, int], runtime: Mapping[str, int]) -> PlanDraft:
         """The draft of a plan; one for just these sizes where the capacities of run-time dims are too much for the device."""
         try:
-            return draft_plan(self.request(structure, numbers, runtime))
+            draft = draft_plan(self.request(structure, numbers, runtime))
         except (Unsupported, OutOfDeviceMemory):
             if not runtime:
                 raise
-            return draft_plan(self.request(structure, numbers, {}))
+            draft = draft_plan(self.request(structure, numbers, {}))
+        if self.tactics is not None:
+            self.tactics.check()
+        return draft
 
     def at_hand(self, structure: Structure, best: PlanDraft, *, improve: bool) -> PlanDraft:
         """A plan of the same sizes on variants that serve all sizes up to some larger ones: pipelines that exist already

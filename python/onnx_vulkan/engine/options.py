@@ -37,6 +37,10 @@ class Options:
     device, whose cores the model needs.
     ``island``: through ONNX Runtime, what becomes of a block between CPU nodes: ``auto``: it is claimed where it is expected to
     take less time than on the CPU, copies and crossing included; ``keep``: always. A model that is one block is claimed anyway.
+    ``tactics``: whether plans use kernel variants that were measured (``onnx-vulkan optimize``): ``off``; ``cache-only``: where
+    there is one for the workload, device and driver; ``require-cache``: a workload without one is an error. None:
+    ``ONNX_VULKAN_TACTICS``, else off. ``tactics_file``: where they are; None: ``ONNX_VULKAN_TACTICS_FILE``, else
+    ``tactics.json`` in the cache folder.
     ``guard_zones``: debug: every tensor in memory of its own, between poisoned zones that are checked after each run.
     ``barrier_everywhere``: debug: a barrier before every dispatch.
     """
@@ -50,6 +54,8 @@ class Options:
     auto_runtime_dims: bool = True
     compile_ahead: Literal["auto", "on", "off"] = "auto"
     island: Literal["auto", "keep"] = "auto"
+    tactics: Literal["off", "cache-only", "require-cache"] | None = None
+    tactics_file: str | None = None
     guard_zones: bool = False
     barrier_everywhere: bool = False
 
