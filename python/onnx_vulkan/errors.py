@@ -15,6 +15,7 @@ __all__ = [
     "OutOfDeviceMemory",
     "Refusal",
     "RefusedError",
+    "ShadowMismatch",
     "ShapeMismatch",
     "Unsupported",
 ]
@@ -42,6 +43,10 @@ class Unsupported(OnnxVulkanError):
 
 class Cancelled(OnnxVulkanError):
     """A run was cancelled by its caller; it has no outputs, and the session can run again."""
+
+
+class ShadowMismatch(OnnxVulkanError):
+    """A kernel gave another result than the interpreter (option ``shadow``); the message names its nodes."""
 
 
 class DeviceError(OnnxVulkanError):

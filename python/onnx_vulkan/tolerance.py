@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.graph import Array
@@ -25,6 +26,7 @@ __all__ = [
     "allowance",
     "compare",
     "no_worse_than",
+    "shares",
     "tolerance_of",
     "tolerance_ratio",
     "worst_ratio",
@@ -70,10 +72,12 @@ def allowance(row: Tolerance, atol: float | None = None, rtol: float | None = No
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The worst element of a comparison. ``ratio`` is its share of what is allowed: 1 is just right, inf is not comparable."""
+    """The worst element of a comparison. ``ratio`` is its share of what is allowed: 1 is just right, inf is not comparable. ``at`` is
+    its index, None where there is none: nothing differs, or shapes or dtypes do."""
 
     max_abs: float
     ratio: float
+    at: tuple[int, ...] | None = None
 
 
 _BAD = Difference(float("inf"), float("inf"))
@@ -85,26 +89,47 @@ def compare(got: Array, reference: Array, tolerance: Tolerance) -> Difference:
         return _BAD
     if reference.dtype.kind in "OSU":
         return Difference(0.0, 0.0) if np.array_equal(got, reference) else _BAD
+    distance, shares = _distances(got, reference, tolerance)
+    worst = int(shares.argmax()) if shares.size else 0
+    if not shares.size or not shares.flat[worst]:
+        return Difference(0.0, 0.0)
+    if shares.flat[worst] == np.inf:  # of those for which nothing is allowed, the furthest
+        worst = int(np.where(shares == np.inf, distance, 0).argmax())
+    at = tuple(int(i) for i in np.unravel_index(worst, got.shape))
+    return Difference(float(distance.max()), float(shares.flat[worst]), at)
+
+
+def shares(got: Array, reference: Array, tolerance: Tolerance) -> NDArray[np.float64]:
+    """Each element's difference as a share of what is allowed for it; inf where none is allowed, or NaN or infinities differ.
+
+    The tensors have one shape and one dtype of numbers.
+    """
+    return _distances(got, reference, tolerance)[1]
+
+
+def _distances(got: Array, reference: Array, tolerance: Tolerance) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The elements' differences, and these as shares of what is allowed."""
     if reference.dtype.kind in "biu":
         distance = _integer_distance(got, reference)
-        return Difference(distance, float("inf") if distance else 0.0)
+        return distance, np.where(distance > 0, np.inf, 0.0)
     a, b = got.astype(np.float64), reference.astype(np.float64)
-    finite = np.isfinite(b)
-    if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
-        return _BAD
-    difference, size = np.abs(a[finite] - b[finite]), np.abs(b[finite])
-    allowed = np.maximum(tolerance.atol + tolerance.rtol * size, tolerance.of_max * size.max(initial=0.0))
+    with np.errstate(all="ignore"):
+        distance = np.abs(a - b)
+        distance[(a == b) | (np.isnan(a) & np.isnan(b))] = 0.0
+        distance[np.isnan(distance)] = np.inf
+        size = np.abs(b)
+        size[~np.isfinite(size)] = 0.0
+        allowed = np.maximum(tolerance.atol + tolerance.rtol * size, tolerance.of_max * size.max(initial=0.0))
     # a tolerance of nothing: equal or wrong
-    ratio = np.divide(difference, allowed, out=np.where(difference > 0, np.inf, 0.0), where=allowed > 0)
-    return Difference(float(difference.max(initial=0.0)), float(ratio.max(initial=0.0)))
+    return distance, np.divide(distance, allowed, out=np.where(distance > 0, np.inf, 0.0), where=allowed > 0)
 
 
-def _integer_distance(a: Array, b: Array) -> float:
-    if a.size == 0 or a.dtype.kind == "b":
-        return float(np.any(a != b))
+def _integer_distance(a: Array, b: Array) -> NDArray[np.float64]:
+    if a.dtype.kind == "b":
+        return (a != b).astype(np.float64)
     high, low = np.maximum(a, b), np.minimum(a, b)
     # the difference of two int64 may not fit int64; as unsigned it does
-    return float((high.astype(np.uint64) - low.astype(np.uint64)).max())
+    return (high.astype(np.uint64) - low.astype(np.uint64)).astype(np.float64)
 
 
 def tolerance_ratio(got: Array, reference: Array, tolerance: Tolerance) -> float:

@@ -88,24 +88,19 @@ def partial(tmp_path: Path) -> Path:
 @pytest.fixture
 def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Replace the EP and standalone sides by the CPU, with an error of the given size added to each output."""
-    from onnx_vulkan.cli import running, sides
+    from onnx_vulkan.cli import sides
 
     def install(error: float = 0.0, dispatches: int = 3) -> None:
-        def side(path: Path, graph: object, feeds: dict, *_: object) -> sides.Side:
-            cpu = sides.cpu_side(path, graph, feeds)
+        def side(path: Path, graph: object, feeds: dict, options: dict, data: bytes | None = None) -> sides.Side:
+            cpu = sides.cpu_side(path, graph, feeds, data)
 
             def step() -> dict:
                 return {k: v + np.asarray(error, v.dtype) for k, v in cpu.run().items()}
 
             return sides.Side(step, lambda: {"blocks": 1, "claimed": 3, "dispatches": dispatches}, "a device")
 
-        def standalone(path: Path, feeds: dict, device: str | None, nodes: int) -> sides.Side:
-            from onnx_vulkan.frontend import load
-
-            return side(path, load(path), feeds)
-
-        monkeypatch.setattr(running, "ep_side", side)
-        monkeypatch.setattr(running, "standalone_side", standalone)
+        monkeypatch.setattr(sides, "ep_side", side)
+        monkeypatch.setattr(sides, "standalone_side", side)
 
     return install
 

@@ -138,15 +138,34 @@ def run(
     runs: Annotated[int, typer.Option(min=1, help="How many timed runs.")] = 10,
     device: DeviceOption = None,
     option: ProviderOptions = None,
+    bisect: Annotated[
+        bool, typer.Option("--bisect", help="Where an output is wrong, find the first node whose value is.", show_default=False)
+    ] = False,
+    shadow: Annotated[
+        bool,
+        typer.Option("--shadow", help="Compare every kernel with the interpreter, before the first run.", show_default=False),
+    ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a trace of one run for Chrome or Perfetto.", show_default=False)
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page: the worst elements, a histogram of the errors.", show_default=False)
+    ] = None,
     report_json: Report = None,
 ) -> None:
-    """Run a model on Vulkan, compare with ONNX Runtime's CPU (or a bundle's reference), and time it."""
+    """Run a model on Vulkan and compare with ONNX Runtime's CPU, or with a bundle's reference after checking its files.
+
+    Every element has to be within atol + rtol * |reference|.
+    """
     from onnx_vulkan.cli import running
 
     if backend not in (None, "ep", "standalone", "both"):
         raise typer.BadParameter(f"--backend is ep, standalone or both, not {backend}.")
     options = running.read_pairs("--option", option or [])
-    request = _request(model, dim, input, backend=backend, atol=atol, rtol=rtol, runs=runs, device=device, options=options)
+    request = _request(
+        model, dim, input, backend=backend, atol=atol, rtol=rtol, runs=runs, device=device, options=options, bisect=bisect,
+        shadow=shadow, trace=trace, html=html,
+    )  # fmt: skip
     try:
         data, code, verdict = running.run(request)
     except RefusedError as e:

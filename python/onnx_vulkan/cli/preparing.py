@@ -10,7 +10,8 @@ from typing import Any
 from onnx_vulkan import frontend
 from onnx_vulkan.bundle import Bundle, write_bundle
 from onnx_vulkan.cli.inspection import plural
-from onnx_vulkan.cli.running import Request, model_tolerance, read_inputs, tolerance_data
+from onnx_vulkan.cli.judging import model_tolerance, tolerance_data
+from onnx_vulkan.cli.running import Request, read_inputs
 from onnx_vulkan.cli.sides import cpu_side
 from onnx_vulkan.errors import InvalidInput
 from onnx_vulkan.inputs import bound_dims, make_inputs

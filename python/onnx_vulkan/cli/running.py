@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,14 @@ from numpy.typing import NDArray
 from onnx_vulkan import frontend
 from onnx_vulkan.bundle import is_bundle, read_bundle
 from onnx_vulkan.claims import partition
+from onnx_vulkan.cli.bisection import bisect
 from onnx_vulkan.cli.inspection import bodies, describe, plural, refusal_text
+from onnx_vulkan.cli.judging import Case, judge, model_tolerance, tolerance_data
 from onnx_vulkan.cli.report import CANNOT_RUN, FAILED, GOOD
-from onnx_vulkan.cli.sides import Side, cpu_side, ep_side, standalone_side, take_turns
-from onnx_vulkan.dtypes import DType
+from onnx_vulkan.cli.sides import Side, cpu_side, gpu_side, take_turns
 from onnx_vulkan.engine.options import Options, parse_options
-from onnx_vulkan.errors import InvalidInput, OnnxVulkanError, RefusedError
-from onnx_vulkan.graph import Graph
-from onnx_vulkan.inputs import bound_dims, make_inputs
-from onnx_vulkan.tolerance import Tolerance, allowance, compare, no_worse_than, tolerance_of
+from onnx_vulkan.errors import InvalidInput, RefusedError
+from onnx_vulkan.inputs import make_inputs
 
 __all__ = [
     "Request",
@@ -40,12 +39,6 @@ __all__ = [
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
 
-NOT_COMPARABLE = 1e30
-"""What JSON, which has no infinity, says for a difference that is none: other shape or dtype, NaN elsewhere, unequal integers."""
-
-_EXACT_LIMIT = 256 << 20
-"""Models with more bytes of weights are not run in float64 by the interpreter."""
-
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -60,6 +53,10 @@ class Request:
     runs: int = 10
     device: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    bisect: bool = False
+    shadow: bool = False
+    trace: Path | None = None
+    html: Path | None = None
 
 
 def read_pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
@@ -95,161 +92,101 @@ def read_inputs(files: Mapping[str, Path]) -> dict[str, Array]:
     return out
 
 
-def model_tolerance(graph: Graph, atol: float | None, rtol: float | None, precision: str = "strict") -> Tolerance:
-    """The tolerance of a whole model: of half precision where any of its values is, or where products are rounded to it."""
-    dtypes = {t.dtype for t in graph.types.values() if t.dtype is not None}
-    return allowance(tolerance_of(dtypes | {DType.F16} if precision == "fast" else dtypes), atol, rtol)
-
-
-def tolerance_data(t: Tolerance) -> dict[str, float]:
-    """A tolerance for JSON."""
-    return {"atol": t.atol, "rtol": t.rtol, "of_max": t.of_max}
+def read_case(request: Request, precision: str) -> tuple[Path, Case, bool]:
+    """The model file of a request, what to compare, and whether the reference is a bundle's (else it is still to be computed)."""
+    given = request.atol is not None or request.rtol is not None
+    if not is_bundle(request.model):
+        graph = frontend.load(request.model)
+        feeds = make_inputs(graph, request.dims, read_inputs(request.inputs))
+        allowed = model_tolerance(graph, request.atol, request.rtol, precision)
+        return request.model, Case(graph, feeds, {}, allowed, given, set(feeds) > set(request.inputs)), False
+    if request.dims or request.inputs:
+        raise InvalidInput("a bundle has its own inputs: leave out --dim and --input.")
+    bundle = read_bundle(request.model)
+    graph = frontend.load(bundle.model)
+    allowed, strict = bundle.tolerance, bundle.strict
+    if given or precision == "fast":
+        allowed, strict = model_tolerance(graph, request.atol, request.rtol, precision), given
+    return bundle.model, Case(graph, bundle.inputs, bundle.reference, allowed, strict, bool(bundle.generated)), True
 
 
 def run(request: Request) -> tuple[dict[str, Any], int, str]:
     """Run the model; gives the JSON, the exit code and the verdict. Raises OnnxVulkanError where that stops short."""
-    reference: Mapping[str, Array] | None = None
-    path = request.model
+    if request.html is not None:
+        from onnx_vulkan.profile.page import check_library
+
+        check_library()
     chosen = parse_options(request.options, Options)
-    if is_bundle(path):
-        if request.dims or request.inputs:
-            raise InvalidInput("a bundle has its own inputs: leave out --dim and --input.")
-        bundle = read_bundle(path)
-        path, feeds, reference, allowed = bundle.model, bundle.inputs, bundle.reference, bundle.tolerance
-        graph = frontend.load(path)
-        if request.atol is not None or request.rtol is not None or chosen.precision == "fast":
-            allowed = model_tolerance(graph, request.atol, request.rtol, chosen.precision)
-    else:
-        graph = frontend.load(path)
-        feeds = make_inputs(graph, request.dims, read_inputs(request.inputs))
-        allowed = model_tolerance(graph, request.atol, request.rtol, chosen.precision)
-    claims = partition(graph, chosen)
-    inspected = describe(path, graph, claims)
+    path, case, stored = read_case(request, chosen.precision)
+    claims = partition(case.graph, chosen)
+    inspected = describe(path, case.graph, claims)
     data: dict[str, Any] = {
         "model": str(request.model),
         "device": "",
         "backends": {},
         "within_tolerance": False,
-        "tolerance": tolerance_data(allowed),
-        "reference": "bundle" if reference is not None else "onnxruntime CPU",
-        "inputs": [{"name": n, "dtype": str(a.dtype), "shape": list(a.shape)} for n, a in feeds.items()],
+        "tolerance": tolerance_data(case.allowed),
+        "reference": "bundle" if stored else "onnxruntime CPU",
+        "inputs": [{"name": n, "dtype": str(a.dtype), "shape": list(a.shape)} for n, a in case.feeds.items()],
+        "generated": case.generated,
         "refused": inspected["refused"],
     }
     name = request.model.name
     backend = request.backend or ("both" if inspected["compatible"] else "ep")
     # A graph of which nothing is claimed may hold loops whose bodies are.
-    partly = backend == "ep" and (claims.blocks or any(b["blocks"] for b in bodies(graph, claims, options=chosen)))
+    partly = backend == "ep" and (claims.blocks or any(b["blocks"] for b in bodies(case.graph, claims, options=chosen)))
     if not inspected["compatible"] and not partly:
         text = f"{name}: cannot run on Vulkan from end to end; refused: {refusal_text(inspected['refused'])}"
         return data, CANNOT_RUN, text
 
     options = {**request.options, **({"device": request.device} if request.device else {})}
-    sides = {"cpu": cpu_side(path, graph, feeds)}
-    if backend in ("ep", "both"):
-        sides["ep"] = ep_side(path, graph, feeds, options)
-    if backend in ("standalone", "both"):
-        sides["standalone"] = standalone_side(path, feeds, options, len(graph.nodes))
+    doors = ("ep", "standalone") if backend == "both" else (backend,)
+    sides = {"cpu": cpu_side(path, case.graph, case.feeds)}
+    for door in doors:
+        sides[door] = gpu_side(door, path, case.graph, case.feeds, options | ({"shadow": "on"} if request.shadow else {}))
     take_turns(list(sides.values()), request.runs)
-    if reference is None:
-        reference = sides["cpu"].outputs
-    return _judge(data, sides, graph, feeds, reference, allowed, name, request.atol is not None or request.rtol is not None)
-
-
-def _judge(
-    data: dict[str, Any],
-    sides: Mapping[str, Side],
-    graph: Graph,
-    feeds: Feeds,
-    reference: Mapping[str, Array],
-    allowed: Tolerance,
-    name: str,
-    strict: bool,
-) -> tuple[dict[str, Any], int, str]:
-    # A tolerance that the user gave is meant as it stands; the table's gives way where the CPU is further from the truth.
-    cpu_ms = statistics.median(sides["cpu"].times) * 1e3
-    good = True
-    notes: list[str] = []
-    exact: Sequence[Array] | None = None
-    for key, side in sides.items():
-        if key == "cpu":
-            continue
-        data["device"] = side.device or data["device"]
-        outputs: list[dict[str, Any]] = []
-        for output, want in reference.items():
-            found = compare(np.asarray(side.outputs[output]), np.asarray(want), allowed)
-            numbers = {
-                "max_abs_diff": min(found.max_abs, NOT_COMPARABLE),
-                "max_tolerance_ratio": min(found.ratio, NOT_COMPARABLE),
-            }
-            outputs.append({"name": output, **numbers})
-        worst = max((o["max_tolerance_ratio"] for o in outputs), default=0.0)
-        entry = {
-            "median_ms": statistics.median(side.times) * 1e3,
-            "runs": len(side.times),
-            **side.facts(),
-            "max_abs_diff": max((o["max_abs_diff"] for o in outputs), default=0.0),
-            "max_tolerance_ratio": worst,
-            "outputs": outputs,
-        }
-        if worst > 1.0:
-            exact = exact if exact is not None or strict else exact_outputs(graph, feeds)
-            entry["no_worse_than_cpu"] = exact is not None and no_worse_than(
-                [side.outputs[o] for o in graph.outputs], [reference[o] for o in graph.outputs], exact, allowed
-            )
-            good &= bool(entry["no_worse_than_cpu"])
-        if not entry["dispatches"] and graph.nodes:
-            notes.append(f"{key} dispatched nothing")
-        data["backends"][key] = entry
-    data["backends"]["cpu"] = {"median_ms": cpu_ms, "runs": len(sides["cpu"].times)}
+    if not stored:
+        case = replace(case, reference=sides["cpu"].outputs)
+    data["device"] = next((sides[d].device for d in doors if sides[d].device), "")
+    data["backends"], good, verdict = judge(case, sides)
     data["within_tolerance"] = good
-    times = ", ".join(f"{k} {b['median_ms']:.2f} ms" for k, b in data["backends"].items())
-    share = max(b.get("max_tolerance_ratio", 0.0) for b in data["backends"].values())
-    furthest = max(b.get("max_abs_diff", 0.0) for b in data["backends"].values())
-    text = f"{name} on {data['device']}: {times}; {_share_text(share, furthest, good)}"
+    extra: list[str] = []
+    if request.shadow:
+        data["shadow"] = {door: _shadowed(door, sides[door], extra) for door in doors}
+        good &= all(found["kernels"] for found in data["shadow"].values())
+    if request.bisect:
+        data["bisect"] = {}
+        for door in doors:
+            if not case.verify(sides[door].outputs)[1]:
+                data["bisect"][door], text = bisect(path, case, door, options)
+                extra.append(text)
+        if not data["bisect"]:
+            extra.append("nothing to bisect")
     if data["refused"]:
-        text += f"; {plural(len(data['refused']), 'node')} on the CPU: {refusal_text(data['refused'])}"
-    if notes:
-        text += f"; {' and '.join(notes)}, so this shows nothing about the device"
-    return data, GOOD if good and not notes else FAILED, text
+        extra.append(f"{plural(len(data['refused']), 'node')} on the CPU: {refusal_text(data['refused'])}")
+    text = "; ".join([f"{name} on {data['device']}: {verdict}", *extra])
+    if request.trace is not None:
+        from onnx_vulkan.profile import profile
+        from onnx_vulkan.profile.report import trace
+
+        made = profile(sides[doors[-1]].run, sides[doors[-1]].blocks, runs=1)
+        request.trace.write_text(json.dumps(trace(made)) + "\n", encoding="utf-8")
+    if request.html is not None:
+        from onnx_vulkan.cli.running_page import page
+
+        request.html.write_text(page(text, case, {door: sides[door].outputs for door in doors}, data), encoding="utf-8")
+    return data, GOOD if good else FAILED, text
 
 
-def _share_text(share: float, furthest: float, good: bool) -> str:
-    if share <= 1.0:
-        return f"worst difference {share:.1%} of the tolerance"
-    if furthest >= NOT_COMPARABLE:
-        size = "not comparable (shape, dtype or NaN differ)"
-    elif share >= NOT_COMPARABLE:
-        size = f"{furthest:.3g} where none is allowed"
-    else:
-        size = f"{share:.3g} times the tolerance"
-    if good:
-        return f"worst difference {size}, but no further from the float64 result than ONNX Runtime's CPU EP"
-    return f"BEYOND TOLERANCE: worst difference {size}"
-
-
-def exact_outputs(graph: Graph, feeds: Feeds) -> list[Array] | None:
-    """The outputs computed in float64 by the interpreter; None for a model that is too large for it, or has nodes it lacks."""
-    from onnx_vulkan.dims import Scope, evaluate
-    from onnx_vulkan.lower import lower_graph
-    from onnx_vulkan.packing import from_storage, to_storage
-    from onnx_vulkan.program.interp import interpret
-
-    if sum(a.nbytes for a in graph.initializers.values()) > _EXACT_LIMIT:
-        return None
-    full = {name: feeds.get(name, graph.defaults.get(name)) for name in graph.inputs}
-    arrays = {name: a for name, a in full.items() if a is not None}
-    try:
-        numbers = bound_dims(graph, arrays)
-        with Scope(numbers):
-            lowered = lower_graph(graph, host_values=arrays)
-            fed = {name: to_storage(a) for name, a in arrays.items()}
-            made = interpret(lowered.program, fed, numbers, float64=True)
-    except OnnxVulkanError:
-        return None
-    return [
-        from_storage(a, t.dtype, [evaluate(e, numbers) for e in t.shape or ()]) if t.dtype else a
-        for a, t in zip(made, lowered.outputs, strict=True)
-    ]
+def _shadowed(door: str, side: Side, notes: list[str]) -> dict[str, Any]:
+    """What the shadow run of a side has checked. A kernel that is wrong has ended the run with an error before this."""
+    checked = [c for block in side.blocks() for c in block.checked]
+    worst = max(checked, key=lambda c: c.ratio, default=None)
+    if worst is None:
+        notes.append(f"{door}: the shadow run has checked nothing")
+        return {"kernels": 0, "max_tolerance_ratio": 0.0, "worst_kernel": None}
+    notes.append(f"{door}: {plural(len(checked), 'kernel')} agree with the interpreter, the worst element at {worst.ratio:.1%}")
+    return {"kernels": len(checked), "max_tolerance_ratio": worst.ratio, "worst_kernel": worst.label}
 
 
 def show(data: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from onnx_vulkan.errors import DeviceError, InvalidInput, OnnxVulkanError
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.packing import pack, unpack
 
-__all__ = ["Side", "cpu_side", "ep_side", "ort_runner", "ort_session", "standalone_side", "take_turns"]
+__all__ = ["Side", "cpu_side", "ep_side", "gpu_side", "ort_runner", "ort_session", "standalone_side", "take_turns"]
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -32,13 +32,15 @@ _SIDE_SECONDS = 20.0
 
 @dataclass(slots=True)
 class Side:
-    """One way to run the model: ``run`` gives the outputs by name, ``facts`` what is known about the runs so far."""
+    """One way to run the model: ``run`` gives the outputs by name, ``facts`` what is known about the runs so far, ``blocks`` the
+    engine's blocks (``engine.block.Block``)."""
 
     run: Callable[[], dict[str, Array]]
     facts: Callable[[], dict[str, Any]]
     device: str = ""
     times: list[float] = field(default_factory=list)
     outputs: dict[str, Array] = field(default_factory=dict)
+    blocks: Callable[[], Sequence[Any]] = tuple
 
     def step(self) -> None:
         """One timed run."""
@@ -68,13 +70,16 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
-def ort_session(path: Path, what: str, **kwargs: Any) -> Any:
-    """A session of ONNX Runtime's; *what* runs the model, for messages."""
+def ort_session(path: Path, what: str, data: bytes | None = None, **kwargs: Any) -> Any:
+    """A session of ONNX Runtime's; *what* runs the model, for messages. *data*: a model to load in place of the file, with external
+    data from beside it."""
     ort = _onnxruntime()
     options = ort.SessionOptions()
     options.log_severity_level = 3  # its warnings about the model's own shape hints are not about us
+    if data is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
     try:
-        return ort.InferenceSession(str(path), options, **kwargs)
+        return ort.InferenceSession(str(path) if data is None else data, options, **kwargs)
     except Exception as e:  # ORT's exception classes have no common base
         raise OnnxVulkanError(f"{what} cannot load {path.name}: {_first_line(e)}") from e
 
@@ -126,16 +131,17 @@ def ort_runner(session: Any, graph: Graph, feeds: Feeds, what: str) -> Callable[
     return step
 
 
-def cpu_side(path: Path, graph: Graph, feeds: Feeds) -> Side:
-    """The model on ONNX Runtime's CPU EP: the reference."""
-    session = ort_session(path, "ONNX Runtime's CPU EP", providers=["CPUExecutionProvider"])
+def cpu_side(path: Path, graph: Graph, feeds: Feeds, data: bytes | None = None) -> Side:
+    """The model on ONNX Runtime's CPU EP: the reference. *data* is as for :func:`ort_session`, here and below."""
+    session = ort_session(path, "ONNX Runtime's CPU EP", data, providers=["CPUExecutionProvider"])
     return Side(ort_runner(session, graph, feeds, "ONNX Runtime's CPU EP"), dict)
 
 
-def ep_side(path: Path, graph: Graph, feeds: Feeds, options: Mapping[str, str]) -> Side:
+def ep_side(path: Path, graph: Graph, feeds: Feeds, options: Mapping[str, str], data: bytes | None = None) -> Side:
+    """The model through ONNX Runtime and the plug-in."""
     import onnxruntime_ep_vulkan as ep
 
-    session = ort_session(path, "VulkanEP", providers=[("VulkanEP", dict(options))], enable_fallback=0)
+    session = ort_session(path, "VulkanEP", data, providers=[("VulkanEP", dict(options))], enable_fallback=0)
     # Raises where ORT quietly made a session without us, or we claimed nothing.
     runner = ort_runner(session, graph, feeds, "VulkanEP")
     outputs = runner()
@@ -155,17 +161,23 @@ def ep_side(path: Path, graph: Graph, feeds: Feeds, options: Mapping[str, str]) 
             "plans": now.plans_made,
         }
 
-    return Side(runner, facts, first.device, outputs=outputs)
+    return Side(runner, facts, first.device, outputs=outputs, blocks=lambda: ep.session_blocks(session))
 
 
-def standalone_side(path: Path, feeds: Feeds, options: Mapping[str, str], nodes: int) -> Side:
+def gpu_side(door: str, path: Path, graph: Graph, feeds: Feeds, options: Mapping[str, str], data: bytes | None = None) -> Side:
+    """The model on Vulkan; *door* is ``ep`` or ``standalone``."""
+    return (ep_side if door == "ep" else standalone_side)(path, graph, feeds, options, data)
+
+
+def standalone_side(path: Path, graph: Graph, feeds: Feeds, options: Mapping[str, str], data: bytes | None = None) -> Side:
+    """The model in the standalone engine."""
     import onnx_vulkan
 
-    session: Any = onnx_vulkan.Session.load(path, options=options)
+    session: Any = onnx_vulkan.Session.load(path if data is None else data, options=options, base_dir=path.parent)
 
     def facts() -> dict[str, Any]:
         stats = session.stats()
         dispatches = stats.get("dispatches", 0) // max(1, stats.get("runs", 1))
-        return {"blocks": 1, "claimed": nodes, "dispatches": dispatches, "plans": stats.get("plans_made")}
+        return {"blocks": 1, "claimed": len(graph.nodes), "dispatches": dispatches, "plans": stats.get("plans_made")}
 
-    return Side(lambda: dict(session.run(dict(feeds))), facts, session.device.info.name)
+    return Side(lambda: dict(session.run(dict(feeds))), facts, session.device.info.name, blocks=lambda: [session.block])

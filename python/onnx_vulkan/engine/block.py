@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from onnx_vulkan.plan.verify import verify_plan
 from onnx_vulkan.program.fold import constant_name
 from onnx_vulkan.program.ir import Value
 from onnx_vulkan.tune.tactics import lookup_for
+
+if TYPE_CHECKING:
+    from onnx_vulkan.engine.shadow import Checked
 
 __all__ = ["Block", "DeviceLimits", "Planned"]
 
@@ -109,6 +112,7 @@ class Block:
         choice = self.options.compile_ahead
         self.compile_ahead = choice == "on" or (choice == "auto" and device.info.kind != "cpu")
         self.planned: Planned | None = None  # the plan that was made last
+        self.checked: list[Checked] = []  # the kernels that a shadow run has found right
         self._planned_ahead: set[object] = set()
         self.warm: deque[tuple[Structure, dict[str, int]]] = deque(maxlen=64)
         self._lock = threading.RLock()
@@ -122,7 +126,7 @@ class Block:
             contexts=self.options.contexts,
             release_after_run=self.options.release_arena,
         )
-        fixed = self._fixed_shapes()
+        fixed = None if self.options.shadow else self._fixed_shapes()  # a shadow run wants the values of a run
         if fixed is not None:
             self.replay.add_plan(self.plan(fixed, {}))
 
@@ -172,7 +176,12 @@ class Block:
             if dtype is not None and dtype not in SMALL and int(np.prod(given.shape)) <= HOST_INPUT_LIMIT and given.data:
                 host[name] = given.array(dtype.numpy)
         with ahead.foreground():
-            return self.plan(shapes, host)
+            tables = self.plan(shapes, host)
+            if self.options.shadow:
+                from onnx_vulkan.engine.shadow import shadow
+
+                self.checked += shadow(self, request)
+            return tables
 
     def plan(self, shapes: Mapping[str, tuple[int, ...]], host: Mapping[str, np.ndarray[Any, Any]]) -> PlanTables:
         """Plan for these input shapes and values of small inputs."""
@@ -234,12 +243,17 @@ class Block:
         return len(self.device.pipelines_missing(self.shaders(list(draft.wanted))))
 
     def finish(self, draft: PlanDraft) -> PlanTables:
+        """The tables of a plan that runs will use."""
+        tables = self.tables(draft)
+        self.planned = Planned(draft.q, tuple((launch, draft.step_of.get(launch.kernel)) for launch in draft.dispatched))
+        return tables
+
+    def tables(self, draft: PlanDraft) -> PlanTables:
         """The tables of a plan, its barriers proved when ``ONNX_VULKAN_VERIFY_PLANS=1`` (the tests run so)."""
         self.upload_weights(draft.constants())
         tables, accesses = draft.finish()
         if os.environ.get("ONNX_VULKAN_VERIFY_PLANS") == "1":
             verify_plan(tables.commands, accesses)
-        self.planned = Planned(draft.q, tuple((launch, draft.step_of.get(launch.kernel)) for launch in draft.dispatched))
         return tables
 
     def request(self, structure: Structure, numbers: Mapping[str, int], runtime: Mapping[str, int]) -> PlanRequest:

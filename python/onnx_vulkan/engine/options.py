@@ -43,6 +43,7 @@ class Options:
     ``tactics.json`` in the cache folder.
     ``guard_zones``: debug: every tensor in memory of its own, between poisoned zones that are checked after each run.
     ``barrier_everywhere``: debug: a barrier before every dispatch.
+    ``shadow``: debug: before the first run of each plan, every kernel is run by itself and compared with the interpreter.
     """
 
     precision: Literal["strict", "fast", "fp32_split"] = "strict"
@@ -58,6 +59,7 @@ class Options:
     tactics_file: str | None = None
     guard_zones: bool = False
     barrier_everywhere: bool = False
+    shadow: bool = False
 
     def __post_init__(self) -> None:
         for name, hint in typing.get_type_hints(Options).items():

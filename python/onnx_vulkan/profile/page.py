@@ -12,7 +12,7 @@ from onnx_vulkan.errors import InvalidInput
 from onnx_vulkan.profile.ceilings import LAUNCH, MEMORY
 from onnx_vulkan.profile.measure import Kernel, Profile, lanes
 
-__all__ = ["check_library", "page"]
+__all__ = ["check_library", "document", "page"]
 
 _STYLE = "body { font: 15px system-ui, sans-serif; margin: 2em auto; max-width: 1400px; padding: 0 1em; }"
 _FONT = {"family": "system-ui, sans-serif"}
@@ -26,18 +26,25 @@ def check_library() -> None:
 
 def page(p: Profile, data: Mapping[str, Any], title: str, verdict: str) -> str:
     """The page. *data* is the profile as :func:`onnx_vulkan.profile.report.as_data` gives it."""
+    return document(
+        f"Profile of {title}", verdict, [(time_line(p), "420px"), (roofline(p), "620px"), (kernel_table(data), "900px")]
+    )
+
+
+def document(title: str, verdict: str, figures: Sequence[tuple[Mapping[str, Any], str]]) -> str:
+    """A page of a sentence and figures, each with its height."""
     import plotly.io
     from plotly.offline import get_plotlyjs
 
     parts = [
         plotly.io.to_html(figure, validate=False, full_html=False, include_plotlyjs=False, default_height=height)
-        for figure, height in ((time_line(p), "420px"), (roofline(p), "620px"), (kernel_table(data), "900px"))
+        for figure, height in figures
     ]
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<title>Profile of {html.escape(title)}</title>
+<title>{html.escape(title)}</title>
 <style>{_STYLE}</style>
 <script>{get_plotlyjs()}</script>
 </head>

@@ -61,7 +61,7 @@ class WorkModel:
     def of(self, step: Step) -> Work:
         """What *step* computes. Values that no instruction makes (copies at a block's edges) are moved, no more."""
         reads, writes = set(step.reads), step.writes
-        inside = self._inside(reads, writes)
+        inside = self.instructions(reads, writes)
         asked: dict[Value, int] = defaultdict(int)
         for v in writes:
             asked[v] = self._size(v)
@@ -101,7 +101,7 @@ class WorkModel:
         return tuple(dict.fromkeys(name for i in own or varying or inside for name in (i.source, *i.merged) if name))
 
     # ------------------------------------------------------------------------------------------------ instructions
-    def _inside(self, reads: Iterable[Value], writes: Sequence[Value]) -> list[Instr]:
+    def instructions(self, reads: Iterable[Value], writes: Sequence[Value]) -> list[Instr]:
         """The instructions between what a step reads and what it writes, in order."""
         stop = set(reads)
         found: set[Instr] = set()
