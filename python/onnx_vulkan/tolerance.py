@@ -72,8 +72,8 @@ def allowance(row: Tolerance, atol: float | None = None, rtol: float | None = No
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The worst element of a comparison. ``ratio`` is its share of what is allowed: 1 is just right, inf is not comparable. ``at`` is
-    its index, None where there is none: nothing differs, or shapes or dtypes do."""
+    """The worst element of a comparison. ``ratio`` is its share of what is allowed: 1 is just right, inf is not comparable.
+    ``at`` is its index, None where there is none: nothing differs, or shapes or dtypes do."""
 
     max_abs: float
     ratio: float
@@ -114,22 +114,22 @@ def _distances(got: Array, reference: Array, tolerance: Tolerance) -> tuple[NDAr
         return distance, np.where(distance > 0, np.inf, 0.0)
     a, b = got.astype(np.float64), reference.astype(np.float64)
     with np.errstate(all="ignore"):
-        distance = np.abs(a - b)
-        distance[(a == b) | (np.isnan(a) & np.isnan(b))] = 0.0
-        distance[np.isnan(distance)] = np.inf
-        size = np.abs(b)
-        size[~np.isfinite(size)] = 0.0
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        distance = np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf, posinf=np.inf))
+        size = np.where(np.isfinite(b), np.abs(b), 0.0)
         allowed = np.maximum(tolerance.atol + tolerance.rtol * size, tolerance.of_max * size.max(initial=0.0))
     # a tolerance of nothing: equal or wrong
-    return distance, np.divide(distance, allowed, out=np.where(distance > 0, np.inf, 0.0), where=allowed > 0)
+    share = np.where(distance > 0, np.inf, 0.0)
+    np.divide(distance, allowed, out=share, where=allowed > 0)
+    return distance, share
 
 
 def _integer_distance(a: Array, b: Array) -> NDArray[np.float64]:
     if a.dtype.kind == "b":
-        return (a != b).astype(np.float64)
+        return np.asarray(a != b, np.float64)
     high, low = np.maximum(a, b), np.minimum(a, b)
     # the difference of two int64 may not fit int64; as unsigned it does
-    return (high.astype(np.uint64) - low.astype(np.uint64)).astype(np.float64)
+    return np.asarray(high.astype(np.uint64) - low.astype(np.uint64), np.float64)
 
 
 def tolerance_ratio(got: Array, reference: Array, tolerance: Tolerance) -> float:

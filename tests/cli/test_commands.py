@@ -134,22 +134,22 @@ def test_run_beyond_tolerance(good: Path, fake_gpu) -> None:
 
 def test_a_cpu_that_is_further_from_the_truth(good: Path, fake_gpu, monkeypatch) -> None:
     """Beyond the tolerance of the reference, but nearer to float64 than the reference itself: passes, and says so."""
-    from onnx_vulkan.cli import running
+    from onnx_vulkan.cli import judging
 
     fake_gpu(0.1)
-    exact = running.exact_outputs
-    monkeypatch.setattr(running, "exact_outputs", lambda graph, feeds: [a + 0.11 for a in exact(graph, feeds)])
+    exact = judging.exact_outputs
+    monkeypatch.setattr(judging, "exact_outputs", lambda graph, feeds: [a + 0.11 for a in exact(graph, feeds)])
     code, data, err = call("run", good, "--dim", "batch=3", "--runs", 1, "--backend", "ep")
     assert code == 0 and data["within_tolerance"] and data["backends"]["ep"]["no_worse_than_cpu"] is True
     assert "no further from the float64 result" in err
 
 
 def test_a_given_tolerance_is_meant_as_it_stands(good: Path, fake_gpu, monkeypatch) -> None:
-    from onnx_vulkan.cli import running
+    from onnx_vulkan.cli import judging
 
     fake_gpu(1e-6)
-    exact = running.exact_outputs
-    monkeypatch.setattr(running, "exact_outputs", lambda graph, feeds: [a + 0.1 for a in exact(graph, feeds)])
+    exact = judging.exact_outputs
+    monkeypatch.setattr(judging, "exact_outputs", lambda graph, feeds: [a + 0.1 for a in exact(graph, feeds)])
     code, data, err = call("run", good, "--dim", "batch=3", "--runs", 1, "--backend", "ep", "--atol", 0, "--rtol", 0)
     assert code == 1 and not data["within_tolerance"]
     assert "BEYOND TOLERANCE" in err and "where no difference is allowed" in err
@@ -187,7 +187,7 @@ def test_run_partial(partial: Path, fake_gpu) -> None:
 
 
 def test_float64_of_a_model_that_cannot_be_lowered(good: Path, partial: Path) -> None:
-    from onnx_vulkan.cli.running import exact_outputs
+    from onnx_vulkan.cli.judging import exact_outputs
     from onnx_vulkan.frontend import load
 
     x = np.ones((2, 8), np.float32)

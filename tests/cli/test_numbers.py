@@ -20,6 +20,10 @@ def test_rule() -> None:
     assert worst_ratio(np.array([1.0, 2.2, 0.0], F), a, 0.0, 0.1) == pytest.approx(1.0, rel=1e-5)
     assert worst_ratio(a + F(1e-6), a, 0, 0) == np.inf
     assert worst_ratio(np.empty(0, F), np.empty(0, F), 0, 0) == 0
+    assert worst_ratio(np.array(1.5, F), np.array(1.0, F), 0.5, 0) == 1
+    assert worst_ratio(np.array(2), np.array(1), 1, 1) == np.inf
+    assert compare(np.array([[1, 2], [3, 5]]), np.array([[1, 2], [3, 4]]), FP32_MODEL).at == (1, 1)
+    assert compare(a + F([0, 9, 0]), a, FP32_MODEL).at == (1,) and compare(a, a, FP32_MODEL).at is None
 
 
 @pytest.mark.parametrize(

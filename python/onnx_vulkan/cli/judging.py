@@ -41,8 +41,11 @@ _EXACT_LIMIT = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is compared: inputs, the reference outputs and what is allowed. A tolerance that a user gave is meant as it stands
-    (``strict``); the table's gives way where the reference itself is further from the truth. ``generated``: inputs were made up."""
+    """What is compared: inputs, the reference outputs and what is allowed.
+
+    A tolerance that a user gave is meant as it stands (``strict``); the table's gives way where the reference itself is further
+    from the truth. ``generated``: inputs were made up.
+    """
 
     graph: Graph
     feeds: Mapping[str, Array]

@@ -25,15 +25,12 @@ from onnx_vulkan.inputs import make_inputs
 
 __all__ = [
     "Request",
-    "exact_outputs",
-    "model_tolerance",
     "read_dims",
     "read_inputs",
     "read_pairs",
     "refused_text",
     "run",
     "show",
-    "tolerance_data",
 ]
 
 Array = NDArray[Any]
@@ -147,6 +144,8 @@ def run(request: Request) -> tuple[dict[str, Any], int, str]:
     take_turns(list(sides.values()), request.runs)
     if not stored:
         case = replace(case, reference=sides["cpu"].outputs)
+    elif not case.strict and not replace(case, strict=True).verify(sides["cpu"].outputs)[1]:
+        case = replace(case, strict=True)  # a reference that this machine's CPU does not confirm excuses nothing
     data["device"] = next((sides[d].device for d in doors if sides[d].device), "")
     data["backends"], good, verdict = judge(case, sides)
     data["within_tolerance"] = good

@@ -71,8 +71,8 @@ def _onnxruntime() -> Any:
 
 
 def ort_session(path: Path, what: str, data: bytes | None = None, **kwargs: Any) -> Any:
-    """A session of ONNX Runtime's; *what* runs the model, for messages. *data*: a model to load in place of the file, with external
-    data from beside it."""
+    """A session of ONNX Runtime's; *what* runs the model, for messages. *data*: a model to load in place of the file, with
+    external data from beside it."""
     ort = _onnxruntime()
     options = ort.SessionOptions()
     options.log_severity_level = 3  # its warnings about the model's own shape hints are not about us
