@@ -48,10 +48,13 @@ enum OrtApi_slot {
     OrtApi_ReleaseRunOptions = 97,                      // 1.1
     OrtApi_ReleaseTensorTypeAndShapeInfo = 99,          // 1.1
     OrtApi_GetTensorMemoryInfo = 194,                   // 1.11 or before
+    OrtApi_CreateOpAttr = 211,                          // 1.12
     OrtApi_MemoryInfoGetDeviceType = 225,               // 1.14
     OrtApi_ReadOpAttr = 272,                            // 1.17
+    OrtApi_ReleaseNode = 286,                           // 1.22
     OrtApi_GetValueInfoName = 289,                      // 1.22
     OrtApi_GetValueInfoTypeInfo = 290,                  // 1.22
+    OrtApi_GetModelEditorApi = 291,                     // 1.22
     OrtApi_CreateKeyValuePairs = 295,                   // 1.22
     OrtApi_AddKeyValuePair = 296,                       // 1.22
     OrtApi_GetKeyValue = 297,                           // 1.22
@@ -113,6 +116,11 @@ enum OrtApi_slot {
     OrtApi_GetTensorData = 378,                         // 1.23
     OrtApi_GetSessionOptionsConfigEntries = 379,        // 1.23
     OrtApi_TensorTypeAndShape_HasShape = 390            // 1.24
+};
+
+// OrtModelEditorApi: 20 slots.
+enum OrtModelEditorApi_slot {
+    OrtModelEditorApi_CreateNode = 6 // 1.22
 };
 
 // OrtEpApi: 73 slots.

@@ -62,7 +62,6 @@ static OrtStatus *ep_capability(void *self, const OrtGraph *graph, OrtEpGraphSup
 
 static OrtStatus *ep_compile(void *self, const OrtGraph **graphs, const OrtNode **fused, size_t count, void **infos,
                              OrtNode **context_nodes) {
-    (void)context_nodes;
     ov_ort_ep *ep = self;
     ov_ort_error error;
     error.code = 0;
@@ -71,7 +70,8 @@ static OrtStatus *ep_compile(void *self, const OrtGraph **graphs, const OrtNode 
     ov_block **blocks = calloc(count, sizeof *blocks);
     if (!blocks) return ov_ort_no_memory();
     OrtStatus *status = NULL;
-    if (!(ov_ort.ready && ov_py_compile(ep->id, (void **)graphs, (void **)fused, count, blocks, &error))) {
+    if (!(ov_ort.ready &&
+          ov_py_compile(ep->id, (void **)graphs, (void **)fused, count, blocks, (void **)context_nodes, &error))) {
         status = ov_ort_status_of(&error);
     }
     for (size_t i = 0; i < count && !status; i++) {

@@ -59,7 +59,9 @@ OV_PYTHON int ov_py_devices(void *factory, void **hardware, size_t count, void *
                             ov_ort_error *error);
 OV_PYTHON int ov_py_create_ep(int64_t ep, void **metadata, size_t count, void *session_options, ov_ort_error *error);
 OV_PYTHON int ov_py_capability(int64_t ep, void *graph, void *support, ov_ort_error *error);
-OV_PYTHON int ov_py_compile(int64_t ep, void **graphs, void **fused, size_t count, ov_block **blocks, ov_ort_error *error);
+// context_nodes: where to put the EPContext nodes of a session that writes them; all NULL when it fails.
+OV_PYTHON int ov_py_compile(int64_t ep, void **graphs, void **fused, size_t count, ov_block **blocks, void **context_nodes,
+                            ov_ort_error *error);
 OV_PYTHON int ov_py_dynamic_options(int64_t ep, char **keys, char **values, size_t count, ov_ort_error *error);
 // Opens the device of the allocator and stores it in ov_ort.device.
 OV_PYTHON int ov_py_open_device(ov_ort_error *error);

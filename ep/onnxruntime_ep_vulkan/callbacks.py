@@ -97,10 +97,12 @@ def ov_py_capability(number: int, graph: Any, support: Any) -> None:
 
 @ffi.def_extern()  # type: ignore[untyped-decorator]
 @_answers
-def ov_py_compile(number: int, graphs: Any, fused: Any, count: int, blocks: Any) -> None:
-    made = sessions.compile_blocks(sessions.find(number), ffi.unpack(graphs, count), ffi.unpack(fused, count))
+def ov_py_compile(number: int, graphs: Any, fused: Any, count: int, blocks: Any, context_nodes: Any) -> None:
+    made, nodes = sessions.compile_blocks(sessions.find(number), ffi.unpack(graphs, count), ffi.unpack(fused, count))
     for i, handle in enumerate(made):
         blocks[i] = handle
+    for i, node in enumerate(nodes):
+        context_nodes[i] = node
 
 
 @ffi.def_extern()  # type: ignore[untyped-decorator]

@@ -11,7 +11,8 @@ from onnx_vulkan.graph import Graph
 
 from onnxruntime_ep_vulkan import abi
 from onnxruntime_ep_vulkan.abi import Handle
-from onnxruntime_ep_vulkan.reader import ReadGraph
+from onnxruntime_ep_vulkan.context import is_ours
+from onnxruntime_ep_vulkan.reader import EP_NAME, ReadGraph
 from onnxruntime_ep_vulkan.sessions import EpSession
 
 __all__ = ["claim", "partition"]
@@ -30,15 +31,19 @@ def claim(session: EpSession, graph: Handle, support: Handle) -> None:
     """
     from onnx_vulkan.claims import BODIES_LEFT_ALONE
 
-    if _parent(graph) in BODIES_LEFT_ALONE:
-        return
+    if _parent(graph) in BODIES_LEFT_ALONE or (session.writer is not None and _parent(graph)):
+        return  # ONNX Runtime writes the nodes of the main graph alone as EPContext nodes
     read = session.read(graph)
     # 1.23 names the blocks of two bodies alike and then refuses the second; it does not tell a body's parent either.
     if abi.api_version() < 24 and read.graph.outer:
         return
+    ours = [i for i, node in enumerate(read.graph.nodes) if not read.owners[i] and is_ours(node)]
+    for i in ours:
+        _fuse(support, [read.handles[i]])
+        read.owners[i] = EP_NAME
     blocks, refusals = partition(session, read, body=bool(_parent(graph)))
     free = [i for i, owner in enumerate(read.owners) if not owner]
-    session.offered += len(free)
+    session.offered += len(free) + len(ours)
     session.refusals += refusals
     for block in blocks:
         _fuse(support, [read.handles[i] for i in block])

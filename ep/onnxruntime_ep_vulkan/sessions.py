@@ -10,12 +10,13 @@ from typing import Any
 from onnx_vulkan._shim import ffi, lib
 from onnx_vulkan.device import Device
 from onnx_vulkan.engine.options import Options, parse_options
-from onnx_vulkan.errors import Refusal, Unsupported
+from onnx_vulkan.errors import InvalidInput, ModelError, Refusal
 from onnx_vulkan.graph import Graph, Node
 
 from onnxruntime_ep_vulkan import abi, devices, options, reader
 from onnxruntime_ep_vulkan.abi import Handle
 from onnxruntime_ep_vulkan.bodies import unfold
+from onnxruntime_ep_vulkan.context import ContextWriter, context_source, is_ours
 from onnxruntime_ep_vulkan.reader import ReadGraph
 
 __all__ = [
@@ -38,7 +39,8 @@ class SessionStats:
     """What VulkanEP did for one session so far.
 
     ``claimed_nodes`` counts the model's nodes (after ORT's first optimisations) that run in ``blocks`` fused nodes; ``refusals``
-    says why others do not. ``runs`` counts block runs, ``plans`` the plans that are kept now, ``plans_made`` all that were made.
+    says why others do not. ``runs`` counts block runs, ``plans`` the plans that are kept now, ``plans_made`` all that were made
+    here, ``plans_loaded`` those that came with an EPContext model.
     """
 
     device: str
@@ -49,6 +51,7 @@ class SessionStats:
     dispatches: int = 0
     plans: int = 0
     plans_made: int = 0
+    plans_loaded: int = 0
     recordings: int = 0
     refusals: list[Refusal] = field(default_factory=list)
 
@@ -66,12 +69,14 @@ class _Compiled:
 
 @dataclass(slots=True)
 class EpSession:
-    """One OrtEp."""
+    """One OrtEp. ``config``: the session's configuration entries; ``writer``: set where its blocks become EPContext nodes."""
 
     number: int
     options: Options
     device: Device
     device_memory: bool
+    config: Mapping[str, str]
+    writer: ContextWriter | None
     offered: int = 0
     refusals: list[Refusal] = field(default_factory=list)
     blocks: dict[int, _Compiled] = field(default_factory=dict)
@@ -94,12 +99,15 @@ class EpSession:
 
     def compile(self, graph: Handle, fused: Handle) -> _Compiled:
         """Make the block of a fused node."""
-        inputs = reader.value_names(lib.OrtApi_Node_GetNumInputs, lib.OrtApi_Node_GetInputs, fused)
-        outputs = reader.value_names(lib.OrtApi_Node_GetNumOutputs, lib.OrtApi_Node_GetOutputs, fused)
+        inputs, outputs = _edges(fused)
         # ORT frees its constants once the session is made; a block of dynamic shapes reads them when it is first planned.
         read = reader.read_graph(graph, inputs=inputs, lasting=self.device.copied).graph
         if read.inputs != inputs:
             raise RuntimeError(f"ONNX Runtime made constants inputs of a fused node: {set(inputs) - set(read.inputs)}")
+        op_type = abi.text(lib.OrtApi_Node_GetOperatorType, fused)
+        if is_ours(read.nodes[0]):
+            block = self._open(read, abi.text(lib.OrtApi_Graph_GetModelPath, graph))
+            return _Compiled(block, block.graph, op_type)
         # ORT hands over a value for every input of a fused node, so a default can never be needed here.
         read.outputs, read.defaults = outputs, {}
         unfolded: list[_Compiled] = []
@@ -115,7 +123,20 @@ class EpSession:
         block = make_block(whole, self)
         for inner in unfolded:
             inner.unfolded = True
-        return _Compiled(block, whole, abi.text(lib.OrtApi_Node_GetOperatorType, fused))
+        return _Compiled(block, whole, op_type)
+
+    def _open(self, read: Graph, model_path: str) -> Any:
+        """The block of an EPContext node."""
+        from onnx_vulkan.engine.compiled import open_compiled
+
+        if self.writer is not None:
+            raise InvalidInput("This model is an EPContext model already: leave out the session option ep.context_enable.")
+        source, where = context_source(read, model_path, self.config)
+        block = open_compiled(source, self.device, self.options, external=self.device_memory, where=where)
+        if len(block.graph.inputs) != len(read.inputs) or len(block.graph.outputs) != len(read.nodes[0].outputs):
+            block.close()
+            raise ModelError(f"{where} does not belong to this EPContext model: it has other inputs or outputs.")
+        return block
 
     def running_blocks(self) -> list[Any]:
         """The blocks that ORT runs."""
@@ -135,7 +156,8 @@ class EpSession:
             total.runs += info.runs
             total.dispatches += info.dispatches
             total.plans += info.plans
-            total.plans_made += info.plans_made
+            total.plans_made += info.plans_made - compiled.block.plans_loaded
+            total.plans_loaded += compiled.block.plans_loaded
             total.recordings += info.recordings
         return total
 
@@ -148,12 +170,10 @@ identified: dict[str, EpSession] = {}
 
 def create(number: int, metadata: list[dict[str, str]], config: Mapping[str, str]) -> None:
     """Begin a session: read its options and open its device. ``metadata`` is that of the OrtEpDevices it was given."""
-    if config.get("ep.context_enable") == "1":
-        raise Unsupported("VulkanEP cannot write EPContext models yet: leave out the session option ep.context_enable.")
     chosen = parse_options(options.provider_options(config), Options)
     device_memory = any(m.get("memory") == "device" for m in metadata)
     device = devices.open_for(chosen, device_memory=device_memory)
-    _sessions[number] = EpSession(number, chosen, device, device_memory)
+    _sessions[number] = EpSession(number, chosen, device, device_memory, dict(config), ContextWriter.of(config))
 
 
 def find(number: int) -> EpSession:
@@ -168,19 +188,35 @@ def make_block(graph: Graph, session: EpSession) -> Any:
     return Block(graph, session.device, session.options, external=session.device_memory)
 
 
-def compile_blocks(session: EpSession, graphs: list[Handle], fused: list[Handle]) -> list[Any]:
-    """Make the block of each fused node; gives back their C handles. All or none."""
+def compile_blocks(session: EpSession, graphs: list[Handle], fused: list[Handle]) -> tuple[list[Any], list[Handle]]:
+    """Make the block of each fused node; gives back their C handles, and their EPContext nodes where the session writes them. All
+    or none."""
     made: list[_Compiled] = []
+    nodes: list[Handle] = []
     try:
         for graph, node in zip(graphs, fused, strict=True):
             made.append(session.compile(graph, node))
+        if session.writer is not None:
+            for compiled, graph, node in zip(made, graphs, fused, strict=True):
+                model_path = abi.text(lib.OrtApi_Graph_GetModelPath, graph)
+                nodes.append(session.writer.node(compiled.block, node, _edges(node), model_path))
     except BaseException:
+        for node in nodes:
+            abi.function(lib.OrtApi_ReleaseNode, "void (*)(void *)")(node)
         for compiled in made:
             compiled.block.close()
         raise
     for compiled in made:
         session.blocks[_address(compiled.block.native)] = compiled
-    return [compiled.block.native for compiled in made]
+    return [compiled.block.native for compiled in made], nodes
+
+
+def _edges(fused: Handle) -> tuple[list[str], list[str]]:
+    """The names of a fused node's inputs and outputs."""
+    return (
+        reader.value_names(lib.OrtApi_Node_GetNumInputs, lib.OrtApi_Node_GetInputs, fused),
+        reader.value_names(lib.OrtApi_Node_GetNumOutputs, lib.OrtApi_Node_GetOutputs, fused),
+    )
 
 
 def release_block(number: int, handle: Any) -> None:

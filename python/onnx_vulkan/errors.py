@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "Cancelled",
+    "CompiledMismatch",
     "DeviceError",
     "DeviceLost",
     "InvalidInput",
@@ -47,6 +48,10 @@ class Cancelled(OnnxVulkanError):
 
 class ShadowMismatch(OnnxVulkanError):
     """A kernel gave another result than the interpreter (option ``shadow``); the message names its nodes."""
+
+
+class CompiledMismatch(OnnxVulkanError):
+    """A compiled model was made for another device, driver, engine or setting, and was not to be planned anew."""
 
 
 class DeviceError(OnnxVulkanError):

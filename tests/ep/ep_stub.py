@@ -79,6 +79,7 @@ class StubBlock:
     graph: Graph
     engine: StubEngine
     closed: bool = False
+    plans_loaded: int = 0
     mapped: frozenset[str] = frozenset()
 
     @property
@@ -211,6 +212,8 @@ class ScalingEngine:
 
 class ScalingBlock:
     """A ReplayBlock under the engine's Block interface."""
+
+    plans_loaded = 0
 
     def __init__(self, replay: ReplayBlock):
         self.replay = replay

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import onnxruntime as ort
 import onnxruntime_ep_vulkan
 import pytest
@@ -80,15 +78,6 @@ def test_blocks_are_closed_when_a_later_one_fails(stub: StubEngine) -> None:
     with pytest.raises(Exception, match="second does not compile"):
         vulkan_session(chain())
     assert [b.closed for b in stub.blocks] == [True]
-
-
-def test_context_models_are_refused_clearly(stub: StubEngine, tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(chain())
-    settings = ort.SessionOptions()
-    settings.add_session_config_entry("ep.context_enable", "1")
-    with pytest.raises(Exception, match="cannot write EPContext models yet"):
-        vulkan_session(str(path), sess_options=settings)
 
 
 @pytest.mark.skipif(ORT_MINOR < 24, reason="statistics came with 1.24")

@@ -163,6 +163,14 @@ class Device:
         """Those of them whose pipelines do not exist yet, each once."""
         return self._pipelines.missing(shaders)
 
+    def exported_pipelines(self, shaders: Sequence[Shader]) -> bytes:
+        """The driver's data of these pipelines, so that :meth:`take_in_pipelines` saves compiling them there."""
+        return self._pipelines.exported(shaders)
+
+    def take_in_pipelines(self, data: bytes) -> None:
+        """Know the pipelines of :meth:`exported_pipelines`, given on this device under this driver."""
+        self._pipelines.take_in(data)
+
     def run_once(self, shader: Shader, push: bytes, grid: tuple[int, int, int]) -> float:
         """Dispatch one kernel and wait for it; gives back its time in ns by the device's clock (0.0 without timestamps)."""
         (pipeline,) = self.pipelines([shader])

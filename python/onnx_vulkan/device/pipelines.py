@@ -30,7 +30,8 @@ class Shader:
     """A compute pipeline wanted: GLSL text and the values of its specialization constants 0, 1, ... (as u32).
 
     ``label`` is for messages: kernels of equal text are one pipeline. ``subgroup_size`` asks for that size (feature
-    ``subgroup_size_control``), ``full_subgroups`` for no partial ones.
+    ``subgroup_size_control``), ``full_subgroups`` for no partial ones. ``code``: its SPIR-V, from
+    who has it already.
     """
 
     source: str
@@ -39,6 +40,7 @@ class Shader:
     label: str = field(default="", compare=False)
     subgroup_size: int = 0
     full_subgroups: bool = False
+    code: bytes = field(default=b"", compare=False, repr=False)
 
 
 class PipelineLease:
@@ -153,7 +155,7 @@ class PipelineCache:
 
     def _fulfil(self, shader: Shader, future: Future[int]) -> None:
         try:
-            pipeline = self._make(shader, compile.spirv(shader.source))
+            pipeline = self._make(shader, shader.code or compile.spirv(shader.source), self.cache)
         except BaseException as e:
             with self._lock:
                 del self._made[shader]  # the next one tries again
@@ -196,7 +198,7 @@ class PipelineCache:
         check(result, "vkCreatePipelineCache")
         return out[0]
 
-    def _make(self, shader: Shader, code: bytes) -> int:
+    def _make(self, shader: Shader, code: bytes, cache: Any) -> int:
         if shader.push_size > PUSH_BYTES:
             raise DeviceError(f"Kernel {shader.label} wants {shader.push_size} bytes of push constants; there are {PUSH_BYTES}.")
         missing = sorted(compile.needed_features(code) - self._features)
@@ -243,11 +245,47 @@ class PipelineCache:
                 {"sType": vk.VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO, "stage": stage, "layout": self.layout},
             )
             out = ffi.new("VkPipeline *")
-            result = lib.vkCreateComputePipelines(self._device, self.cache, 1, create, ffi.NULL, out)
+            result = lib.vkCreateComputePipelines(self._device, cache, 1, create, ffi.NULL, out)
             check(result, f"vkCreateComputePipelines of {shader.label}")
             return int(ffi.cast("uint64_t", out[0]))
         finally:
             lib.vkDestroyShaderModule(self._device, module[0], ffi.NULL)
+
+    def exported(self, shaders: Sequence[Shader]) -> bytes:
+        """The driver's data of these pipelines alone, for :meth:`take_in` on this device and driver; each is made once more."""
+        vk = load()
+        cache = self._make_cache(b"")
+
+        def make(shader: Shader) -> None:
+            pipeline = self._make(shader, shader.code or compile.spirv(shader.source), cache)
+            vk.lib.vkDestroyPipeline(self._device, vk.ffi.cast("VkPipeline", pipeline), vk.ffi.NULL)
+
+        try:
+            with ThreadPoolExecutor(min(16, os.cpu_count() or 1), "onnx-vulkan-pipelines") as pool:
+                list(pool.map(make, dict.fromkeys(shaders)))
+            return self._data_of(cache)
+        finally:
+            vk.lib.vkDestroyPipelineCache(self._device, cache, vk.ffi.NULL)
+
+    def take_in(self, data: bytes) -> None:
+        """Know what :meth:`exported` gave; the driver ignores data that is not its own."""
+        vk = load()
+        theirs = self._make_cache(data)
+        with self._lock:
+            vk.lib.vkMergePipelineCaches(self._device, self.cache, 1, vk.ffi.new("VkPipelineCache[]", [theirs]))
+        vk.lib.vkDestroyPipelineCache(self._device, theirs, vk.ffi.NULL)
+
+    def _data_of(self, cache: Any) -> bytes:
+        """A cache as bytes; none where the driver does not give them."""
+        vk = load()
+        ffi, lib = vk.ffi, vk.lib
+        size = ffi.new("size_t *")
+        if lib.vkGetPipelineCacheData(self._device, cache, size, ffi.NULL) != 0 or not size[0]:
+            return b""
+        data = ffi.new("char[]", size[0])
+        if lib.vkGetPipelineCacheData(self._device, cache, size, data) != 0:
+            return b""
+        return bytes(ffi.buffer(data, size[0]))
 
     def save(self) -> None:
         """Write the cache file, merged with what other processes wrote meanwhile."""
@@ -258,23 +296,16 @@ class PipelineCache:
                 return
             self._unsaved = False
             self._saved = time.monotonic()
-        vk = load()
-        ffi, lib = vk.ffi, vk.lib
         with _exclusive(self._path.with_suffix(".lock")) as mine:
             if not mine:
                 self._unsaved = True  # the next save tries again
                 return
             others = compile.unsealed(self._path)
             if others:
-                theirs = self._make_cache(others)
-                lib.vkMergePipelineCaches(self._device, self.cache, 1, ffi.new("VkPipelineCache[]", [theirs]))
-                lib.vkDestroyPipelineCache(self._device, theirs, ffi.NULL)
-            size = ffi.new("size_t *")
-            if lib.vkGetPipelineCacheData(self._device, self.cache, size, ffi.NULL) != 0 or not size[0]:
-                return
-            data = ffi.new("char[]", size[0])
-            if lib.vkGetPipelineCacheData(self._device, self.cache, size, data) == 0:
-                compile.write_atomically(self._path, compile.sealed(bytes(ffi.buffer(data, size[0]))))
+                self.take_in(others)
+            data = self._data_of(self.cache)
+            if data:
+                compile.write_atomically(self._path, compile.sealed(data))
 
 
 @contextlib.contextmanager

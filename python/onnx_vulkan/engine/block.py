@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from onnx_vulkan.codegen.choices import Tactics
 from onnx_vulkan.codegen.kernel import Kernel, Launch, Step
 from onnx_vulkan.collector import collector_paused
 from onnx_vulkan.device import Cancel, Device, Memory, ReplayBlock, Request, Shader
-from onnx_vulkan.dims import Dim, Scope
+from onnx_vulkan.dims import Scope, evaluate, symbols_of
 from onnx_vulkan.dtypes import SMALL
 from onnx_vulkan.engine import ahead
 from onnx_vulkan.engine.options import Options
@@ -52,6 +52,8 @@ PAUSE = 0.001
 """Seconds between two shaders compiled in the background, for threads that wait for the interpreter's lock."""
 PARALLEL_BYTES = 1 << 22
 """Weights of so many bytes together are uploaded by several threads."""
+PLANS_KEPT = 64
+"""Plans that a compiled model holds at most: as many as a block keeps."""
 PROMOTION_SHARE = 0.25
 """The most of the device's memory that the arena of a plan with run-time dims may take on our own initiative."""
 
@@ -63,6 +65,18 @@ class Planned:
 
     request: PlanRequest
     dispatches: tuple[tuple[Launch, Step | None], ...]
+
+
+class Stored(Protocol):
+    """Plans that a block has from the start (``engine.compiled``)."""
+
+    def tables(self, block: Block) -> Sequence[PlanTables]:
+        """The plans with pipelines and weights of the block's device."""
+        ...
+
+    def check(self) -> None:
+        """Check the graph's constants before they are planned with; raises ModelError."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +107,19 @@ class DeviceLimits:
 class Block:
     """A graph that runs wholly on one device.
 
-    Construction plans it at once when its input shapes are fixed; otherwise the first run of each shape does. ``native`` is
-    the shim's ``ov_block *``. Raises RefusedError when a node cannot run.
+    Construction plans it at once when its input shapes are fixed; otherwise the first run of each shape does. With *stored*
+    plans it has those from the start. ``native`` is the shim's ``ov_block *``. Raises RefusedError when a node cannot run.
     """
 
-    def __init__(self, graph: Graph, device: Device, options: Options | None = None, *, external: bool = False):
+    def __init__(
+        self,
+        graph: Graph,
+        device: Device,
+        options: Options | None = None,
+        *,
+        external: bool = False,
+        stored: Stored | None = None,
+    ):
         self.graph = graph
         self.device = device
         self.options = options or Options()
@@ -113,6 +135,7 @@ class Block:
         self.compile_ahead = choice == "on" or (choice == "auto" and device.info.kind != "cpu")
         self.planned: Planned | None = None  # the plan that was made last
         self.checked: list[Checked] = []  # the kernels that a shadow run has found right
+        self._made: dict[object, PlanRequest] = {}  # by structure and numbers, the one made last at the end
         self._planned_ahead: set[object] = set()
         self.warm: deque[tuple[Structure, dict[str, int]]] = deque(maxlen=64)
         self._lock = threading.RLock()
@@ -126,8 +149,13 @@ class Block:
             contexts=self.options.contexts,
             release_after_run=self.options.release_arena,
         )
-        fixed = None if self.options.shadow else self._fixed_shapes()  # a shadow run wants the values of a run
-        if fixed is not None:
+        self.plans_loaded = 0
+        self._stored = stored
+        if stored is not None:
+            for tables in stored.tables(self):
+                self.replay.add_plan(tables)
+                self.plans_loaded += 1
+        elif not self.options.shadow and (fixed := self._fixed_shapes()) is not None:  # a shadow run wants the values of a run
             self.replay.add_plan(self.plan(fixed, {}))
 
     @property
@@ -152,13 +180,16 @@ class Block:
         return dtypes
 
     def _fixed_shapes(self) -> dict[str, tuple[int, ...]] | None:
-        """The input shapes when the graph fixes them all and no input's values are needed to plan."""
+        """The input shapes when the graph and the option ``plan_dims`` fix them all and no input's values are needed to plan."""
+        given: Mapping[str, int] = {}
+        if self.options.plan_dims:
+            given = {**self.options.runtime_dims, **self.options.plan_dims}
         shapes: dict[str, tuple[int, ...]] = {}
         for name in self.graph.inputs:
             t = self.graph.types.get(name)
-            if t is None or t.shape is None or any(isinstance(e, Dim) for e in t.shape):
+            if t is None or t.shape is None or not {s for e in t.shape for s in symbols_of(e)} <= given.keys():
                 return None
-            shapes[name] = tuple(int(e) for e in t.shape if not isinstance(e, Dim))
+            shapes[name] = tuple(evaluate(e, given) for e in t.shape)
         if any(math.prod(shape) <= HOST_INPUT_LIMIT for shape in shapes.values()):
             with Scope(None):
                 if lower_graph(self.graph, strict=False).host_inputs:
@@ -190,6 +221,8 @@ class Block:
             host_bytes = {name: array.tobytes() for name, array in host.items()}
             structure = next((s for s in self.structures if s.serves(symbolic, numbers, host_bytes)), None)
             if structure is None:
+                if self._stored is not None:
+                    self._stored.check()
                 structure = build_structure(self.graph, symbolic, numbers, host, self.folded, self.limits)
                 self.structures.insert(0, structure)
             runtime = self.promotion.runtime(symbolic, numbers)
@@ -246,6 +279,11 @@ class Block:
         """The tables of a plan that runs will use."""
         tables = self.tables(draft)
         self.planned = Planned(draft.q, tuple((launch, draft.step_of.get(launch.kernel)) for launch in draft.dispatched))
+        key = (id(draft.q.inputs), *sorted(draft.q.numbers.items()), *sorted(draft.q.runtime.items()))
+        self._made.pop(key, None)
+        self._made[key] = draft.q
+        while len(self._made) > PLANS_KEPT:
+            del self._made[next(iter(self._made))]
         return tables
 
     def tables(self, draft: PlanDraft) -> PlanTables:
@@ -255,6 +293,18 @@ class Block:
         if os.environ.get("ONNX_VULKAN_VERIFY_PLANS") == "1":
             verify_plan(tables.commands, accesses)
         return tables
+
+    def made(self) -> list[PlanRequest]:
+        """What the plans that were made so far were made from, the last one at the end."""
+        with self._lock:
+            return list(self._made.values())
+
+    def final_draft(self, request: PlanRequest) -> PlanDraft:
+        """The draft of the best plan for a request, its weights on the device."""
+        with self._lock:
+            draft = draft_plan(replace(request, chosen_at=None))
+            self.upload_weights(draft.constants())
+            return draft
 
     def request(self, structure: Structure, numbers: Mapping[str, int], runtime: Mapping[str, int]) -> PlanRequest:
         """What the plan of *structure* at these numbers is made from."""
@@ -387,8 +437,11 @@ class Block:
         return self.replay.run(feeds, cancel=cancel)
 
     def stats(self) -> dict[str, int]:
-        """Counters of this block: runs, plans, dispatches, memory, structures."""
-        return {**self.replay.info(), "structures": len(self.structures)}
+        """Counters of this block: runs, plans, dispatches, memory, structures. ``plans_made`` counts without ``plans_loaded``,
+        those that came with a compiled model."""
+        info = self.replay.info()
+        made = info["plans_made"] - self.plans_loaded
+        return {**info, "plans_made": made, "plans_loaded": self.plans_loaded, "structures": len(self.structures)}
 
     def close(self) -> None:
         """Give plans, contexts and weights back."""

@@ -41,6 +41,10 @@ class Options:
     there is one for the workload, device and driver; ``require-cache``: a workload without one is an error. None:
     ``ONNX_VULKAN_TACTICS``, else off. ``tactics_file``: where they are; None: ``ONNX_VULKAN_TACTICS_FILE``, else
     ``tactics.json`` in the cache folder.
+    ``plan_dims``: numbers of the inputs' named dims for which the plan is made at once, and not at the first run (a declared
+    run-time dim that is not among them counts as its capacity); a compiled model then holds that plan.
+    ``stale_compiled``: what becomes of a compiled model of another device, driver, engine or setting: ``rebuild`` plans it anew
+    and says so in the log, ``refuse`` raises CompiledMismatch.
     ``guard_zones``: debug: every tensor in memory of its own, between poisoned zones that are checked after each run.
     ``barrier_everywhere``: debug: a barrier before every dispatch.
     ``shadow``: debug: before the first run of each plan, every kernel is run by itself and compared with the interpreter.
@@ -57,6 +61,8 @@ class Options:
     island: Literal["auto", "keep"] = "auto"
     tactics: Literal["off", "cache-only", "require-cache"] | None = None
     tactics_file: str | None = None
+    plan_dims: Mapping[str, int] = field(default_factory=dict)
+    stale_compiled: Literal["rebuild", "refuse"] = "rebuild"
     guard_zones: bool = False
     barrier_everywhere: bool = False
     shadow: bool = False

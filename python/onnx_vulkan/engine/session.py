@@ -16,7 +16,6 @@ from onnx_vulkan.engine.block import Block
 from onnx_vulkan.engine.options import Options, parse_options
 from onnx_vulkan.errors import InvalidInput, RefusedError
 from onnx_vulkan.frontend import load
-from onnx_vulkan.graph import Graph
 from onnx_vulkan.inputs import unbound_dims
 
 __all__ = ["Session", "TensorInfo"]
@@ -42,11 +41,11 @@ class Session:
     >>> outputs = session.run({"x": x})
     """
 
-    def __init__(self, graph: Graph, device: Device, options: Options):
-        self.graph = graph
-        self.device = device
+    def __init__(self, block: Block):
+        self.graph = block.graph
+        self.device = block.device
+        self.block = block
         self._closed = False
-        self.block = Block(graph, device, options)
 
     @classmethod
     def load(
@@ -66,15 +65,45 @@ class Session:
         if not isinstance(options, Options):
             options = parse_options(options or {}, Options)
         graph = load(model, base_dir)
-        strange = sorted(set(options.runtime_dims) - set(unbound_dims(graph)))
-        if strange:
-            there = ", ".join(map(repr, unbound_dims(graph))) or "none"
-            raise InvalidInput(f"the option 'runtime_dims' names {strange[0]!r}, but the dims of the model's inputs are {there}.")
+        for option in ("runtime_dims", "plan_dims"):
+            strange = sorted(set(getattr(options, option)) - set(unbound_dims(graph)))
+            if strange:
+                there = ", ".join(map(repr, unbound_dims(graph))) or "none"
+                raise InvalidInput(f"the option {option!r} names {strange[0]!r}, but the dims of the model's inputs are {there}.")
         opened = Device.get(device or options.device)
         found = claims.partition(graph, features=opened.info.features)
         if found.refusals:
             raise RefusedError(graph.name, found.refusals)
-        return cls(graph, opened, options)
+        return cls(Block(graph, opened, options))
+
+    @classmethod
+    def load_compiled(
+        cls, path: str | Path, device: str | None = None, options: Options | Mapping[str, Any] | None = None
+    ) -> Session:
+        """Load what :meth:`save_compiled` wrote: the stored sizes run without planning or compiling, others as ever.
+
+        Plans of another device, driver, version or precision are made anew with a line in the log, or refused with the option
+        ``stale_compiled=refuse``. Raises ModelError for a file that is damaged or no compiled model, CompiledMismatch,
+        RefusedError, InvalidInput for a wrong option, DeviceError when there is no usable GPU.
+        """
+        from onnx_vulkan.engine.compiled import open_compiled
+
+        if not isinstance(options, Options):
+            options = parse_options(options or {}, Options)
+        block = open_compiled(Path(path), Device.get(device or options.device), options, where=str(path))
+        return cls(block)
+
+    def save_compiled(self, path: str | Path) -> None:
+        """Write the model with the plans of the sizes that have run so far (all of them fixed, or named by the option
+        ``plan_dims``: without any run), for :meth:`load_compiled` on this device under this driver.
+
+        Raises Unsupported for operators that this program has registered, InvalidInput when the file cannot be written.
+        """
+        from onnx_vulkan.engine.compiled import save_compiled
+
+        if self._closed:
+            raise InvalidInput("the session was closed: load the model again.")
+        save_compiled(self.block, Path(path))
 
     @property
     def inputs(self) -> list[TensorInfo]:

@@ -143,6 +143,7 @@ class _Tables:
     patches: list[tuple[int, ...]] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
     hazards: list[tuple[list[Range], list[Range]]] = field(default_factory=list)
+    weights: list[tuple[int, int, Value]] = field(default_factory=list)
 
 
 class _Numbers:
@@ -445,6 +446,7 @@ class PlanDraft:
     def pointer(self, v: Value, at: int, which: int) -> int:
         v = self.base(v)
         if v.is_const:
+            self.t.weights.append((which, at, v))
             return self.q.weight(v)
         segment, offset = self.where[v]
         if self.is_external(v):
@@ -476,6 +478,11 @@ class PlanDraft:
         """The constants that the plan's kernels read."""
         read = (self.base(v) for launch in self.launches for v in launch.kernel.reads)
         return {v: None for v in read if v.is_const}
+
+    @property
+    def weight_places(self) -> list[tuple[int, int, Value]]:
+        """Where the finished tables hold the address of a constant: 0 for the push blob or 1 for the record, the byte, which."""
+        return self.t.weights
 
     def finish(self) -> tuple[PlanTables, list[tuple[list[Range], list[Range]]]]:
         """The plan, and what each of its dispatches reads and writes (for :mod:`onnx_vulkan.plan.verify`)."""
