@@ -378,7 +378,7 @@ class Scope:
                 return self.assumed[kind, e]
             if kind == "zero":
                 return False
-            for name in symbols_of(e):
+            for name in sorted(symbols_of(e)):  # a set's order changes from process to process
                 self._generic.setdefault(name, 1024 + 64 * len(self._generic))
             return evaluate(e, self._generic) >= 0
         v = evaluate(e, self.values)

@@ -10,18 +10,18 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from onnx_vulkan.codegen.choices import Tactics
 from onnx_vulkan.codegen.kernel import Kernel, Launch, Step
 from onnx_vulkan.collector import collector_paused
 from onnx_vulkan.device import Cancel, Device, Memory, ReplayBlock, Request, Shader
 from onnx_vulkan.dims import Scope, evaluate, symbols_of
 from onnx_vulkan.dtypes import SMALL
 from onnx_vulkan.engine import ahead
+from onnx_vulkan.engine.limits import DeviceLimits
 from onnx_vulkan.engine.options import Options
 from onnx_vulkan.engine.promotion import Promotion
 from onnx_vulkan.engine.structure import Structure, build_structure, name_dims
@@ -77,31 +77,6 @@ class Stored(Protocol):
     def check(self) -> None:
         """Check the graph's constants before they are planned with; raises ModelError."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceLimits:
-    """What kernels may know of a device (``codegen.kernel.Limits``)."""
-
-    subgroup_size: int
-    max_workgroup_invocations: int
-    max_shared_memory: int
-    features: frozenset[str]
-    precision: str
-    tactics: Tactics | None = field(default=None, compare=False)
-
-    @staticmethod
-    def of(device: Device, precision: str = "strict", tactics: Tactics | None = None) -> DeviceLimits:
-        """The limits of an opened device, and the precision and the tactics that a session allows."""
-        limits = device.info.limits
-        return DeviceLimits(
-            limits.subgroup_size,
-            limits.workgroup_invocations,
-            limits.shared_memory,
-            device.info.features,
-            precision,
-            tactics,
-        )
 
 
 class Block:

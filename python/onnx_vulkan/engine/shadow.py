@@ -18,8 +18,8 @@ from onnx_vulkan.device.replay import Request
 from onnx_vulkan.engine.structure import Structure
 from onnx_vulkan.errors import InvalidInput, OnnxVulkanError, ShadowMismatch
 from onnx_vulkan.graph import Array
+from onnx_vulkan.inspect.work import WorkModel
 from onnx_vulkan.plan.build import PlanInput, PlanOutput, PlanRequest, draft_plan
-from onnx_vulkan.profile.work import WorkModel
 from onnx_vulkan.program.interp import Evaluator
 from onnx_vulkan.program.ir import Instr, Value
 from onnx_vulkan.tolerance import FP16_MODEL, FP32_MODEL, Tolerance, compare, no_worse_than

@@ -18,9 +18,9 @@ from onnx_vulkan.dims import evaluate
 from onnx_vulkan.engine.block import Block, Planned
 from onnx_vulkan.errors import DeviceError, InvalidInput
 from onnx_vulkan.graph import Graph, Node
+from onnx_vulkan.inspect.work import Work, WorkModel
 from onnx_vulkan.profile import ceilings
 from onnx_vulkan.profile.ceilings import Ceilings
-from onnx_vulkan.profile.work import Work, WorkModel
 
 __all__ = ["PHASES", "Kernel", "Phase", "Profile", "Span", "lanes", "profile"]
 

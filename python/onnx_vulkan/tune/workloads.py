@@ -10,15 +10,12 @@ from onnx_vulkan.codegen.choices import Workload
 from onnx_vulkan.codegen.kernel import At
 from onnx_vulkan.dims import Dim, Extent, Scope, evaluate
 from onnx_vulkan.dtypes import DType
-from onnx_vulkan.engine.block import DeviceLimits
+from onnx_vulkan.engine.limits import TYPICAL, DeviceLimits
 from onnx_vulkan.engine.structure import Structure, build_structure, name_dims
 from onnx_vulkan.graph import Array, Graph
 from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT
 
-__all__ = ["TYPICAL", "Pinned", "Tunable", "inventory", "structure_at", "tunables"]
-
-TYPICAL = DeviceLimits(32, 1024, 48 << 10, frozenset({"subgroup_shuffle", "full_subgroups", "subgroup_vote"}), "strict")
-"""The limits of a common GPU, for an inventory without one."""
+__all__ = ["Pinned", "Tunable", "inventory", "structure_at", "tunables"]
 
 
 @dataclass(frozen=True, slots=True)

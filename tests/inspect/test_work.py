@@ -8,8 +8,8 @@ from onnx_vulkan.device.info import CoopMatrix
 from onnx_vulkan.dims import Scope, symbol
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.fuse import fuse
+from onnx_vulkan.inspect.work import Work, WorkModel
 from onnx_vulkan.profile.ceilings import LAUNCH, MEMORY, Ceilings, _matrix_source, arithmetic_of
-from onnx_vulkan.profile.work import Work, WorkModel
 from onnx_vulkan.program import composites
 from onnx_vulkan.program.blocks import contract_blocks
 from onnx_vulkan.program.builder import Builder

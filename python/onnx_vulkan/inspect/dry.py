@@ -1,0 +1,66 @@
+"""A plan without a device: kernels, variants and places for given inputs, of which nothing is compiled or uploaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx_vulkan.codegen.kernel import Step
+from onnx_vulkan.dtypes import SMALL
+from onnx_vulkan.engine.limits import TYPICAL, DeviceLimits
+from onnx_vulkan.engine.structure import Structure, build_structure, name_dims
+from onnx_vulkan.graph import Array, Graph
+from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT
+from onnx_vulkan.plan.build import PlanDraft, PlanRequest, draft_plan
+from onnx_vulkan.program.ir import Value
+
+__all__ = ["DryPlan", "dry_plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class DryPlan:
+    """A graph's structure, its plan at the numbers of its symbols, and the limits that it was made for."""
+
+    structure: Structure
+    draft: PlanDraft
+    limits: DeviceLimits
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """The number of each symbol."""
+        return self.draft.q.numbers
+
+    def steps(self) -> Sequence[Step]:
+        """The steps that compute something at these numbers, in order; copies of inputs and outputs are not among them."""
+        return list(dict.fromkeys(s for launch in self.draft.launches if (s := self.draft.step_of.get(launch.kernel))))
+
+    def constants(self) -> Sequence[Value]:
+        """The constants that kernels read."""
+        return list(self.draft.constants())
+
+
+def dry_plan(graph: Graph, feeds: Mapping[str, Array], limits: DeviceLimits = TYPICAL) -> DryPlan:
+    """Plan *graph* for these inputs; of arrays with more than a few elements only the shape matters.
+
+    Raises RefusedError when a node cannot run, ShapeMismatch when the shapes break a constraint of the model, Unsupported when
+    a tensor has more elements than kernels can index.
+    """
+    full = {name: feeds[name] if name in feeds else graph.defaults[name] for name in graph.inputs}
+    symbolic, numbers = name_dims(graph, {name: a.shape for name, a in full.items()})
+    host = {n: a for n, a in full.items() if a.size <= HOST_INPUT_LIMIT and graph.types[n].dtype not in SMALL}
+    structure = build_structure(graph, symbolic, numbers, host, {}, limits)
+    request = PlanRequest(
+        steps=structure.steps,
+        aliases=structure.aliases,
+        inputs=structure.inputs,
+        outputs=structure.outputs,
+        guards=structure.guards,
+        numbers=numbers,
+        runtime={},
+        limits=limits,
+        pipelines=lambda wanted: [0] * len(wanted),
+        weight=lambda v: 0,
+        direct_input=False,
+        counted=structure.counted,
+    )
+    return DryPlan(structure, draft_plan(request), limits)
