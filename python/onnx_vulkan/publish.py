@@ -16,7 +16,14 @@ from pathlib import Path
 
 from onnx_vulkan.errors import InvalidInput, OnnxVulkanError
 
-__all__ = ["published"]
+__all__ = ["published", "refuse_other"]
+
+
+def refuse_other(folder: str | os.PathLike[str], what: str, is_one: Callable[[Path], bool]) -> None:
+    """Raises InvalidInput where *folder* holds something that :func:`published` would not replace."""
+    target = Path(folder).resolve()
+    if target.exists() and not is_one(target) and (not target.is_dir() or any(target.iterdir())):
+        raise InvalidInput(f"{folder} exists and is no {what}: give --output a new folder.")
 
 
 @contextmanager
@@ -27,9 +34,8 @@ def published(folder: str | os.PathLike[str], what: str, is_one: Callable[[Path]
     replaced; an empty folder may be, too. Raises InvalidInput where something else is there or another process is writing
     it, OnnxVulkanError where the disk is full or the place cannot be written to.
     """
+    refuse_other(folder, what, is_one)
     target = Path(folder).resolve()
-    if target.exists() and not is_one(target) and (not target.is_dir() or any(target.iterdir())):
-        raise InvalidInput(f"{folder} exists and is no {what}: give --output a new folder.")
     partial, replaced = (target.with_name(f".{target.name}.{end}") for end in ("partial", "replaced"))
     lock = -1
     try:

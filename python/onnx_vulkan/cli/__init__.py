@@ -229,26 +229,54 @@ def profile(
 @app.command(
     epilog=contract(
         "prepare/1",
-        reads="the model and its external data, the files of --input",
-        writes="the folder of --output, replacing a bundle that is there",
+        reads="the model and its external data, the files of --input, --adapter and --quantize",
+        writes="the folder of --output, whole or not at all, replacing a bundle that is there",
         good="the bundle is written",
-        failed="it is not",
+        failed="it is not: something is missing, or the converted model is not good enough",
+        cannot_run="the bundle is written, but no node of the model can run on Vulkan",
     )
 )
 def prepare(
-    model: Model,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write, e.g. runs/NAME.", show_default=False)],
+    model: Annotated[
+        Path | None, typer.Argument(help="An .onnx file. Left out where the adapter has model().", show_default=False)
+    ] = None,
     dim: Dims = None,
     input: Inputs = None,
     atol: Atol = None,
     rtol: Rtol = None,
+    adapter: Annotated[
+        Path | None,
+        typer.Option(
+            help="A Python file with example_inputs(), a dict of arrays; with model(), a PyTorch module, where there is no MODEL; "
+            "with quality(outputs, reference, sample), a number, where the quantization asks for it.",
+            show_default=False,
+        ),
+    ] = None,
+    fp16: Annotated[bool, typer.Option("--fp16", help="Convert weights and activations to float16.", show_default=False)] = False,
+    quantize: Annotated[
+        Path | None,
+        typer.Option(
+            help="Quantize as a TOML or JSON file says: mode (static, dynamic, int4), samples (.npz files), quality (cosine, "
+            "snr, argmax, adapter), least (the least quality); docs/bundles.md has the rest.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Write a bundle: the model, inputs, ONNX Runtime's CPU outputs, the tolerance, and a hash of every file."""
+    """Write a bundle: the model, inputs, ONNX Runtime's CPU outputs, the tolerance, and a hash of every file.
+
+    Inputs that nobody gives are generated from their name, element type and shape: the same ones on every machine.
+    """
     from onnx_vulkan.cli import preparing
 
-    data, verdict = preparing.prepare(_request(model, dim, input, atol=atol, rtol=rtol), output)
+    request = _request(model or Path(), dim, input, atol=atol, rtol=rtol)
+    asked = preparing.Preparation(
+        model, output, request.dims, request.inputs, atol, rtol, adapter=adapter, float16=fp16, quantization=quantize
+    )
+    data, code, verdict = preparing.prepare(asked)
     deliver("prepare/1", data, lambda: None)
     say(verdict)
+    raise typer.Exit(code)
 
 
 @app.command(

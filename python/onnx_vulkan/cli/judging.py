@@ -21,6 +21,7 @@ from onnx_vulkan.tolerance import Tolerance, allowance, compare, no_worse_than, 
 __all__ = [
     "NOT_COMPARABLE",
     "Case",
+    "compared",
     "element",
     "exact_outputs",
     "judge",
@@ -56,18 +57,18 @@ class Case:
 
     def verify(self, outputs: Mapping[str, Array]) -> tuple[list[dict[str, Any]], bool, bool]:
         """The comparison of each output for JSON, whether the outputs are right, and whether they are within the tolerance."""
-        compared = [
-            _compared(name, np.asarray(outputs[name]), np.asarray(want), self.allowed) for name, want in self.reference.items()
+        found = [
+            compared(name, np.asarray(outputs[name]), np.asarray(want), self.allowed) for name, want in self.reference.items()
         ]
-        within = all(o["max_tolerance_ratio"] <= 1.0 for o in compared)
+        within = all(o["max_tolerance_ratio"] <= 1.0 for o in found)
         if within or self.strict:
-            return compared, within, within
+            return found, within, within
         exact = exact_outputs(self.graph, self.feeds)
         names = self.graph.outputs
         good = exact is not None and no_worse_than(
             [outputs[o] for o in names], [self.reference[o] for o in names], exact, self.allowed
         )
-        return compared, good, False
+        return found, good, False
 
 
 def model_tolerance(graph: Graph, atol: float | None, rtol: float | None, precision: str = "strict") -> Tolerance:
@@ -93,21 +94,21 @@ def judge(case: Case, sides: Mapping[str, Side]) -> tuple[dict[str, Any], bool, 
     for key, side in sides.items():
         if key == "cpu":
             continue
-        compared, good, within = case.verify(side.outputs)
-        worst = max((o["max_tolerance_ratio"] for o in compared), default=0.0)
+        outputs, good, within = case.verify(side.outputs)
+        worst = max((o["max_tolerance_ratio"] for o in outputs), default=0.0)
         found[key] = {
             "median_ms": statistics.median(side.times) * 1e3,
             "runs": len(side.times),
             **side.facts(),
-            "max_abs_diff": max((o["max_abs_diff"] for o in compared), default=0.0),
+            "max_abs_diff": max((o["max_abs_diff"] for o in outputs), default=0.0),
             "max_tolerance_ratio": worst,
-            "outputs": compared,
+            "outputs": outputs,
         }
         if not within and not case.strict:
             found[key]["no_worse_than_cpu"] = good
         excused |= good and not within
         if not good:
-            beyond = max(compared, key=lambda o: o["max_tolerance_ratio"])
+            beyond = max(outputs, key=lambda o: o["max_tolerance_ratio"])
             wrong.append(f"{key}: {wrong_text(beyond)}")
         if not found[key]["dispatches"] and case.graph.nodes:
             notes.append(f"{key} dispatched nothing")
@@ -129,7 +130,8 @@ def judge(case: Case, sides: Mapping[str, Side]) -> tuple[dict[str, Any], bool, 
     return found, not wrong and not notes, text
 
 
-def _compared(name: str, got: Array, want: Array, allowed: Tolerance) -> dict[str, Any]:
+def compared(name: str, got: Array, want: Array, allowed: Tolerance) -> dict[str, Any]:
+    """The comparison of one output, for JSON."""
     found = compare(got, want, allowed)
     return {
         "name": name,
