@@ -248,7 +248,7 @@ def prepare(
     adapter: Annotated[
         Path | None,
         typer.Option(
-            help="A Python file with example_inputs(), a dict of arrays; with model(), a PyTorch module, where there is no MODEL; "
+            help="A Python file with example_inputs(), a dict of arrays; with model(), a PyTorch module, without MODEL; "
             "with quality(outputs, reference, sample), a number, where the quantization asks for it.",
             show_default=False,
         ),
