@@ -1,10 +1,11 @@
 // Functions on elements. codegen/functions.py pastes the pieces that a kernel calls; each piece starts with a line "// ---- name".
 // A piece whose name ends in 64 takes the place of the shorter name for 8-byte types.
 //
-// Accuracy: within 4 ulp in fp32 for every argument, special values as in IEEE 754 / C. Nothing here but ov_exp_half leans on the
+// Accuracy: within 4 ulp in fp32 for every argument, special values as in IEEE 754 / C. Nothing here leans on the
 // driver's own transcendental functions (Vulkan allows them 2^-11 in places), nothing on fma() being fused: constants that cancel
 // have few enough bits for their products to be exact. Polynomials are minimax fits of the function on the range that is written
-// beside them.
+// beside them. Pieces whose names end in _coarse are for results that end as half floats: they are right to 2^-16, and lean on the
+// driver's exp, which is right to 3 + 2 |x| ulp.
 
 // ---- bf16_bits
 // Round to nearest even; NaN stays a quiet NaN.
@@ -56,9 +57,8 @@ float ov_exp(float x) {
     float p = fma(fma(fma(fma(0.0013950512511655688, r, 0.00836890283972025), r, 0.04166620597243309), r, 0.166665181517601), r, 0.5);
     return ov_scale(1.0 + fma(r * r, p, r), int(n));
 }
-// ---- ov_exp_half
-// For results of 11 bits and fewer: the driver's, which is right to 3 + 2 |x| ulp.
-float ov_exp_half(float x) { return ov_isnan(x) ? x : exp(x); }
+// ---- ov_exp_coarse
+float ov_exp_coarse(float x) { return ov_isnan(x) ? x : exp(x); }
 // ---- ov_log
 // x = 2^k m with m in [sqrt(1/2), sqrt(2)); log(m) = f - f^2/2 + f^3 p(f) with f = m - 1.
 float ov_log(float x) {
@@ -170,6 +170,12 @@ float ov_div(float a, float b) {
     float scale = abs(b) > 8.5e37 ? 0.25 : 1.0;
     return (a * scale) / (b * scale);
 }
+// ---- ov_div_coarse
+// By the reciprocal, which is computed once where many numbers have one divisor.
+float ov_div_coarse(float a, float b) {
+    float scale = abs(b) > 8.5e37 ? 0.25 : 1.0;
+    return (a * scale) * (1.0 / (b * scale));
+}
 // ---- ov_div_rn
 // The driver's quotient with one correction by its residual, which is exact: the product is taken apart as Dekker does.
 float ov_div_rn(float a, float b) {
@@ -240,6 +246,13 @@ float ov_tanh(float x) {
     }
     return ov_isnan(x) ? x : ov_signed(1.0 - 2.0 / (ov_exp(2.0 * min(a, 15.0)) + 1.0), x);
 }
+// ---- ov_tanh_coarse
+float ov_tanh_coarse(float x) {
+    float a = abs(x), s = x * x;
+    float small = fma(x * s, fma(s, fma(s, fma(s, 0.01519524, -0.05194782), 0.13308173), -0.33332341), x);
+    float large = ov_signed(1.0 - 2.0 / (exp(2.0 * min(a, 15.0)) + 1.0), x);
+    return ov_isnan(x) ? x : a < 0.625 ? small : large;
+}
 // ---- ov_sinh
 float ov_sinh(float x) {
     float a = abs(x);
@@ -302,6 +315,15 @@ float ov_erf(float x) {
     float t = 1.0 / fma(0.5, a, 1.0);
     float y = fma(t, fma(t, fma(t, fma(t, fma(t, fma(t, fma(t, fma(t, fma(t, 0.17087277, -0.82215223), 1.48851587), -1.13520398), 0.27886807), -0.18628806), 0.09678418), 0.37409196), 1.00002368), -1.26551223);
     return ov_signed(1.0 - t * ov_exp(fma(-a, a, y)), x);
+}
+// ---- ov_erf_coarse
+// Below 0.3 the series, above it 1 - exp(-x^2) p(1/(1 + 0.3275911 x)) (Abramowitz and Stegun 7.1.26, 1.5e-7 absolute).
+float ov_erf_coarse(float x) {
+    float a = abs(x), s = x * x;
+    float small = x * fma(s, fma(s, fma(s, -0.0268661706, 0.112837917), -0.376126389), 1.12837917);
+    float t = 1.0 / fma(0.3275911, a, 1.0);
+    float p = t * fma(t, fma(t, fma(t, fma(t, 1.061405429, -1.453152027), 1.421413741), -0.284496736), 0.254829592);
+    return ov_isnan(x) ? x : a < 0.3 ? small : ov_signed(fma(-p, exp(-s), 1.0), x);
 }
 // ---- ov_head
 // The first 12 bits of the mantissa: products of two heads are exact.

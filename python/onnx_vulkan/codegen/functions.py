@@ -56,8 +56,13 @@ _FLOAT = {
     "mod": "ov_mod({0}, {1})",
     "fmod": "ov_fmod({0}, {1})",
 }
-_HALF = {"exp": "ov_exp_half({0})"}
-"""Where fewer bits than float32's are kept of a result."""
+_COARSE = {
+    "exp": "ov_exp_coarse({0})",
+    "div": "ov_div_coarse({0}, {1})",
+    "erf": "ov_erf_coarse({0})",
+    "tanh": "ov_tanh_coarse({0})",
+}
+"""Where fewer bits than float32's are kept of a result (``program/coarse.py``)."""
 _INT = {
     "neg": "(-{0})",
     "abs": "({0} < T(0) ? -({0}) : {0})",
@@ -134,11 +139,15 @@ def _has_double(text: str) -> bool:
     return all(name in ("ov_isnan", "ov_inf") or name + "64" in _snippets() for name in re.findall(r"\bov_\w+", text))
 
 
-def call(fn: str, dtype: DType, args: list[str]) -> str:
-    """The expression of ``fn(*args)`` on operands of *dtype*; the result is of the compute type (or bool)."""
+def call(fn: str, dtype: DType, args: list[str], *, coarse: bool = False) -> str:
+    """The expression of ``fn(*args)`` on operands of *dtype*; the result is of the compute type (or bool).
+
+    Functions of half floats are always computed *coarse*, but for their quotients: those may be whole numbers.
+    """
     if fn == "select":
         return f"({args[0]} ? {args[1]} : {args[2]})"
-    out = _template(fn, dtype).format(*args)
+    coarse = fn in _COARSE and (coarse or (dtype in FLOATS and dtype.size == 2 and fn != "div"))
+    out = (_COARSE[fn] if coarse else _template(fn, dtype)).format(*args)
     return wrap(dtype, out) if fn in _WRAPS else out
 
 
@@ -150,7 +159,7 @@ def _template(fn: str, dtype: DType) -> str:
     elif fn in _COMPARE:
         text = _COMPARE[fn]
     elif dtype in FLOATS:
-        text = _HALF.get(fn, _FLOAT[fn]) if dtype.size == 2 else _FLOAT[fn]
+        text = _FLOAT[fn]
     else:
         text = _INT[fn] if dtype.is_signed or fn not in _UNSIGNED else _UNSIGNED[fn]
     text = re.sub(r"\bT\(", f"{GLSL_TYPES[dtype].compute}(", text).replace("WIDTH", f"{dtype.size * 8}u")

@@ -274,7 +274,7 @@ class Renderer:
 
     def _map(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
         args = [self.value(x, coords) for x in instr.inputs]
-        return functions.call(instr.attrs["fn"], instr.inputs[-1].dtype, args)
+        return functions.call(instr.attrs["fn"], instr.inputs[-1].dtype, args, coarse="coarse" in instr.attrs)
 
     def _cast(self, instr: Instr, coords: Sequence[Lin], level: int) -> str:
         (x,) = instr.inputs

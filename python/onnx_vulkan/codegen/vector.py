@@ -68,9 +68,10 @@ def _word(dtype: DType, name: str) -> str:
     if dtype.size == 4:
         return f"floatBitsToUint({name}[w])" if dtype is DType.F32 else f"uint({name}[w])"
     each = 4 // dtype.size
-    values = [pack(dtype, f"{name}[w * {each}{f' + {n}' if n else ''}]") for n in range(each)]
-    if dtype is DType.F16:
-        return f"packFloat2x16(f16vec2({', '.join(values)}))"
+    elements = [f"{name}[w * {each}{f' + {n}' if n else ''}]" for n in range(each)]
+    if dtype is DType.F16:  # a pair is one conversion
+        return f"packFloat2x16(f16vec2(vec2({', '.join(elements)})))"
+    values = [pack(dtype, e) for e in elements]
     bits = 8 * dtype.size
     fields = [f"((uint({v}) & {(1 << bits) - 1}u) << {bits * n})" for n, v in enumerate(values)]
     return " | ".join(fields)

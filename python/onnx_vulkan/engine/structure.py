@@ -17,6 +17,7 @@ from onnx_vulkan.kernels.prepack import prepack
 from onnx_vulkan.lower.driver import lower_graph
 from onnx_vulkan.plan.build import PlanInput, PlanOutput
 from onnx_vulkan.program.attention import fuse_attention
+from onnx_vulkan.program.coarse import mark_coarse
 from onnx_vulkan.program.fold import fold_constants
 from onnx_vulkan.program.horizontal import merge_products
 from onnx_vulkan.program.ir import Instr, Program, Value
@@ -84,7 +85,7 @@ def optimize(program: Program, folded: dict[str, Value]) -> Program:
     program = fold_constants(program, folded)
     program = simplify(program)
     merged = merge_products(program)
-    return fuse_attention(program if merged is program else simplify(fold_constants(merged, folded)))
+    return mark_coarse(fuse_attention(program if merged is program else simplify(fold_constants(merged, folded))))
 
 
 def build_structure(

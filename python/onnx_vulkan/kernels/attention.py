@@ -26,7 +26,8 @@ from onnx_vulkan.kernels.product import Destination, chosen_by_step, store
 from onnx_vulkan.kernels.tiles import CORES
 from onnx_vulkan.program import attention as composite
 from onnx_vulkan.program.builder import Builder
-from onnx_vulkan.program.ir import Instr, Value
+from onnx_vulkan.program.coarse import mark_coarse
+from onnx_vulkan.program.ir import Instr, Program, Value
 
 __all__ = ["MATRIX_UNITS", "UNITS", "AttentionStep", "Units", "attention_step", "choose"]
 
@@ -237,15 +238,16 @@ class AttentionStep:
         b.source = instr.source
         x = composite.scores(b, instr)
         p = composite.probabilities(b, instr, x)
-        own = {v: i for i in b.instrs for v in i.outputs}
+        instrs = mark_coarse(Program([], [p], b.instrs)).instrs
+        own = {v: i for i in instrs for v in i.outputs}
         producers = {**group.producers, **{v: i for v, i in own.items() if i.op in INLINE_OPS}}
 
         def leaf_or(stored: Value | None) -> Callable[[Value], bool]:
             return lambda v: v is stored or (v not in own and group.is_leaf(v))
 
-        first = next(i for i in b.instrs if i.op == "contract")
+        first = next(i for i in instrs if i.op == "contract")
         second = Instr("contract", (p, instr.inputs[2]), (instr.out,), {"acc": instr.attrs["acc"]}, instr.source)
-        reduces = tuple(i for i in b.instrs if i.op == "reduce")
+        reduces = tuple(i for i in instrs if i.op == "reduce")
         return (
             contract_step(Group(first, (x,), producers, leaf_or(None))),
             row_step(RowGroup(self.label, x.shape, (x.rank - 1,), reduces, (p,), producers, leaf_or(x))),
