@@ -225,3 +225,58 @@ def test_zeros_of_both_signs_are_one_maximum():
     with ProgramRun(program) as run:
         (got,) = run.run({"x": a})
     assert np.all(np.isinf(got)) and np.all(got == got[:, :1])
+
+
+def odd_rows(b, x):
+    """A softmax, a normalization with a scale, and columns of maxima, of one input."""
+    wide = x if x.dtype in (DType.F32, DType.F64) else b.cast(x, DType.F32)
+    high = b.reduce("max", wide, [-1], keepdims=True)
+    e = b.exp(b.sub(wide, high))
+    total = b.reduce("sum", e, [-1], keepdims=True)
+    return b.cast(b.div(e, total), x.dtype), b.reshape(high, wide.shape[:-1]), b.reduce("argmin", wide, [-1], last=True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype"),
+    [
+        *((1400, 101, dtype) for dtype in (DType.F32, DType.F16, DType.BF16, DType.F64, DType.U8)),
+        *((rows, columns, dtype) for rows, columns in ((31, 4097), (15, 9001)) for dtype in (DType.F32, DType.F16)),
+    ],
+)
+def test_rows_that_are_not_whole_vectors(rows, columns, dtype):
+    """Vectors are aligned in memory; the first and the last of a row are partly its neighbours'."""
+    b = Builder()
+    x, scale = b.input("x", dtype, (rows, columns)), b.input("scale", dtype, (columns,))
+    feeds = {"x": data(x.shape, dtype), "scale": data(scale.shape, dtype)}
+    rest = feeds["x"][3:]  # the values of whole rows, without what makes them NaN
+    rest[~np.isfinite(rest.astype(np.float64))] = 1
+    y, high, low = odd_rows(b, x)
+    outputs = [b.map("mul", y, b.broadcast(scale, x.shape)), high, low] if dtype is not DType.U8 else [high, low, y]
+    near = {"tolerance": TOLERANCE.get(dtype, 2e-5)}
+    texts = check(b, outputs, feeds, **near)
+    assert any(vectors(texts))
+
+
+def test_odd_rows_of_a_run_time_length():
+    b = Builder()
+    x = b.input("x", DType.F16, (1400, N))
+    program = b.finish(odd_rows(b, x))
+    with ProgramRun(program, {"n": 5}, runtime={"n": 101}) as run:
+        for n in (101, 1, 63, 0, 64, 97):
+            a = data((1400, n), DType.F16)
+            a[3:] = np.nan_to_num(a[3:], posinf=2, neginf=-2)
+            if n:
+                for g, w in zip(run.run({"x": a}), interpret(program, {"x": a}), strict=True):
+                    np.testing.assert_allclose(g.astype("f8"), w.astype("f8"), rtol=4e-3, atol=4e-3)
+
+
+def test_odd_rows_beside_other_operands():
+    b = Builder()
+    x = b.input("x", DType.F32, (1400, 110))
+    bias = b.input("bias", DType.F32, (1400, 1))
+    v = b.add(b.slice(x, [0, 4], [1400, 101]), b.broadcast(bias, (1400, 101)))
+    mean = b.mean(v, [1], keepdims=True)
+    feeds = {"x": RNG.random((1400, 110), np.float32), "bias": RNG.random((1400, 1), np.float32)}
+    check(b, [b.sub(v, mean)], feeds, tolerance=1e-5)
+    padded = b.concat([x, b.slice(x, [0, 3], [1400, 7])], 1)
+    check(b, [b.div(padded, b.reduce("sum", padded, [1], keepdims=True))], feeds, tolerance=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from onnx_vulkan.codegen.index import Lin
 from onnx_vulkan.dims import Extent
 
 __all__ = ["Elements"]
@@ -18,6 +19,10 @@ class Elements:
     once an element. Where they are ``kept``, an element's values stay in registers for all items, so that a later walk over the
     same elements finds them. ``aligned`` collects what has to be a multiple of the width for vectors in memory to be aligned;
     ``scattered`` tells that something could not be a vector.
+
+    With ``dense``, rows of any length lie one after the other, and vectors are aligned in memory, not in their rows: ``variable``
+    is the column of a vector's first element, which may lie before the row. The axis is an element's own column, the nearest one
+    of the row where it lies outside, and accesses at the offset ``dense`` are vectors.
     """
 
     axis: str
@@ -28,6 +33,7 @@ class Elements:
     aligned: dict[Extent, None] = field(default_factory=dict)
     scattered: bool = False
     multiples: set[str] = field(default_factory=set)
+    dense: Lin | None = None
 
     def __post_init__(self) -> None:
         self.multiples |= {self.axis, self.variable}

@@ -42,6 +42,9 @@ LOADED_ELEMENTS = 8
 SMALL_GRID = 256 * 1024
 """Invocations below which a device of our size is not full; rows then get more lanes."""
 
+DENSE_VECTORS = 4
+"""Vectors of a row from which on it pays to align them in memory where the row is not whole vectors."""
+
 LINE_BYTES = 128
 """What a workgroup walks of neighbouring rows where columns are strided: whole lines of memory."""
 
@@ -75,13 +78,14 @@ class _Form:
     """What a row kernel's text depends on beside its group.
 
     ``kept``: rows are held in registers. ``width``: elements of a vector. ``pieces``: each workgroup along z reduces one piece of
-    the columns into that value.
+    the columns into that value. ``dense``: vectors are aligned in memory, not in their rows (see ``elements.Elements``).
     """
 
     kept: bool
     width: int = 1
     subgroups: bool = False
     pieces: Value | None = None
+    dense: bool = False
 
 
 class _RowRenderer:
@@ -106,6 +110,20 @@ class _RowRenderer:
         item = f"n * int(LANES){f' * {form.width}' if form.width > 1 else ''}"
         lane = f"lane * {form.width}" if form.width > 1 else "lane"
         start = lane if form.kept else f"first_col + {lane}"
+        if form.dense:
+            low = form.width - 1
+            self.r.emit(f"int before = (row * {end}) & {low};")
+            head = [
+                f"int col_at = {start} + {item} - before;",
+                f"bool there = col_at < {end};",
+                f"int col = min(col_at, (({end} - 1 + before) & ~{low}) - before);",
+                f"uint inside = there ? uint({end}) : 0u;",
+            ]
+            offset = linearize(self.coords, self.group.space)
+            return Walk(
+                self.r, self.names, self.group.space, runs, "col", head,
+                width=form.width, kept=form.kept, dense=offset, columns=end,
+            )  # fmt: skip
         head = [
             f"int col_at = {start} + {item};",
             f"bool there = col_at < {end};",
@@ -125,7 +143,8 @@ class _RowRenderer:
             return f"if (0 < {self.cols}) {{", "}"
         first = "piece_first" if self.form.pieces is not None else "0"
         step = f"int(LANES * ITEMS){f' * {self.form.width}' if self.form.width > 1 else ''}"
-        return f"for (int first_col = {first}; first_col < {self.end}; first_col += {step}) {{", "}"
+        inside = f"0 < {self.end} && first_col < {self.end} + before" if self.form.dense else f"first_col < {self.end}"
+        return f"for (int first_col = {first}; {inside}; first_col += {step}) {{", "}"
 
     def _row_coords(self, value: Value) -> list[Lin]:
         kept = iter([self.coords[i] for i in self.outer if self.group.space[i] != 1])
@@ -143,12 +162,16 @@ class _RowRenderer:
             r.emit(f"int {at} = -1;", 0)
         with self.walk.loop(self.around):
             v = r.value(x, self.coords)
+            here = self.walk.here
             if arg:
                 column = "col + k" if self.form.width > 1 else "col"
                 better = replaces(fn, t, v, column, acc, at, last=instr.attrs["last"])
-                r.emit(f"if (there && ({at} < 0 || {better})) {{ {acc} = {v}; {at} = {column}; }}")
+                r.emit(f"if ({here} && ({at} < 0 || {better})) {{ {acc} = {v}; {at} = {column}; }}")
             else:
-                r.emit(f"{acc} = there ? {combine(fn, t, acc, v)} : {acc};")
+                # past the end a row's last elements come again, which changes no maximum
+                again = fn in ("max", "min") and not self.form.dense
+                whole = combine(fn, t, acc, v)
+                r.emit(f"{acc} = {whole if again else f'{here} ? {whole} : {acc}'};")
         for line in self.meeting.lines(fn, t, acc, at if arg else None, last=instr.attrs["last"]):
             r.emit(line, 0)
         if arg:
@@ -255,6 +278,13 @@ class _RowStep:
         self.label, self.reads, self.writes = group.label, tuple(probe.r.reads), group.outputs
         self.moved = (*self.reads, *(v for v in group.outputs if v.shape == space))
         self.vector = vector_width(v.dtype for v in self.moved) if self.runs[1] and not self.row_fast and self.moved else 1
+        # whether rows lie one after the other
+        places = (
+            [probe.coords[i] for run in self.runs[0] for i in run[-1:]],
+            [probe.coords[i] for run in self.runs[1] for i in run[-1:]],
+        )
+        strides = [[linearize(probe.coords, space).coefficient(n) for c in side for n in c.variables] for side in places]
+        self.dense = pieces is None and len(self.runs[0]) <= 1 and strides == [[self.cols] * len(self.runs[0]), [1]]
         self.cell_bytes = probe.meeting.bytes
         self._texts: dict[_Form, tuple[Kernel, Walk]] = {}
 
@@ -325,7 +355,8 @@ class _RowStep:
             lambda: self._space(limits),
             lambda c: f"{c[0]} threads, {c[1]} a row",
         )
-        items = _few(-(-cols // (width * lanes)))
+        walked = cols + width - 1 if form.dense else cols
+        items = _few(-(-walked // (width * lanes)))
         kernel, walk = self.text(form)
         if not form.kept or items * width > walk.most(KEPT_ELEMENTS):
             kernel, walk = self.text(replace(form, kept=False))
@@ -353,7 +384,8 @@ class _RowStep:
         # few elements hide the memory's latency better with more invocations
         least = self.vector if rows * cols >= VECTOR_COUNT else 8 * self.vector
         if self.vector > 1 and (cols < least or not self.text(form)[1].suits(at)):
-            return replace(form, width=1)
+            dense = self.dense and cols >= max(least, DENSE_VECTORS * self.vector)
+            return replace(form, dense=True) if dense else replace(form, width=1)
         return form
 
     def _shape(self, at: At, rows: int, cols: int, width: int, limits: Limits) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from onnx_vulkan.codegen.kernel import At, is_multiple
 from onnx_vulkan.codegen.render import Renderer
 from onnx_vulkan.codegen.types import GLSL_TYPES, pack
 from onnx_vulkan.dims import Extent, product
+from onnx_vulkan.dtypes import DType
 from onnx_vulkan.program.ir import Value
 
 __all__ = ["Walk", "place_runs"]
@@ -44,7 +45,8 @@ class Walk:
     """The walks over the same elements of one kernel.
 
     ``head`` are the statements that begin an item: they define the bool ``there`` and the int ``variable``, which is the
-    row-major index of the axes of ``runs`` and for vectors a multiple of their width.
+    row-major index of the axes of ``runs`` and for vectors a multiple of their width. ``dense``: see ``elements.Elements``; the
+    only run then has its columns' number in ``columns``.
     """
 
     def __init__(
@@ -58,6 +60,8 @@ class Walk:
         *,
         width: int,
         kept: bool,
+        dense: Lin | None = None,
+        columns: str = "",
     ):
         self.r = r
         self.names, self.shape, self.runs = names, shape, runs
@@ -66,16 +70,24 @@ class Walk:
         self.memo: dict[object, str] = {}
         self.statements = 0
         inner = runs[-1] if runs else ()
-        self.elements = Elements(names[inner[-1]] if inner else "", variable, width, 1, kept)
+        self.elements = Elements(names[inner[-1]] if inner else "", variable, width, 1, kept, dense=dense)
+        self.columns = columns
         self.length = product(shape[i] for i in inner)
         r.elements = self.elements
         r.levels.update(dict.fromkeys([variable, *(names[i] for run in runs for i in run)], 1))
         r.levels["k"] = self.elements.inner
+        if dense is not None:
+            r.levels[self.elements.axis] = self.elements.inner
+
+    @property
+    def here(self) -> str:
+        """Whether an element is there."""
+        return "there" if self.elements.dense is None else "here"
 
     def point(self, coords: Sequence[Lin]) -> list[Lin]:
         """*coords* of an element, whose number in its vector is added."""
         e = self.elements
-        if e.width == 1:
+        if e.width == 1 or e.dense is not None:
             return list(coords)
         return [c + Lin.var("k") if c.coefficient(e.axis) == 1 else c for c in coords]
 
@@ -88,9 +100,12 @@ class Walk:
         r, e = self.r, self.elements
         then: list[str] = []
         with r.scope(self.memo if e.width == 1 else None) as item:
-            place_runs(r, self.names, self.shape, self.runs, self.variable, e.level)
+            place_runs(r, self.names, self.shape, self.runs, "place" if e.dense is not None else self.variable, e.level)
             if e.width > 1:
                 with r.scope(self.memo) as element:
+                    if e.dense is not None:
+                        r.emit(f"int place = clamp({self.variable} + k, 0, {self.columns} - 1);")
+                        r.emit(f"bool here = uint({self.variable} + k) < inside;")
                     yield then
                 self.statements += len(element.lines)
                 item.lines += [f"[[unroll]] for (int k = 0; k < {e.width}; k++) {{", *element.lines, "}"]
@@ -116,7 +131,7 @@ class Walk:
         with self.loop(around) as then:
             stores: list[str] = []
             for out, coords, offset in outputs:
-                text = r.value(out, coords)
+                text = r.value(self._unrounded(out), coords)
                 pointer = r.params.write(out)
                 name = r.fresh("y")
                 at = self._offset(r.first_of(offset) if e.width > 1 else offset)
@@ -128,8 +143,26 @@ class Walk:
                 e.scattered |= offset.coefficient("k") != 1
                 r.emit(f"{GLSL_TYPES[out.dtype].compute} {name}[ITEMS][{e.width}];", 0)
                 r.emit(f"{name}[n][k] = {text};")
-                stores += vector.store(f"{name}[n]", out.dtype, e.width, pointer, at)
+                whole = vector.store(f"{name}[n]", out.dtype, e.width, pointer, at)
+                stores += (
+                    whole
+                    if e.dense is None
+                    else self._partly(whole, f"{pointer}.v[{at} + k] = {pack(out.dtype, f'{name}[n][k]')};")
+                )
             then += [f"if (there{condition}) {{", *stores, "}"]
+
+    def _partly(self, whole: Sequence[str], one: str) -> list[str]:
+        """The lines *whole* where all of a vector is in its row, else *one* for each element that is."""
+        e, first, columns = self.elements, self.variable, self.columns
+        some = f"[[unroll]] for (int k = 0; k < {e.width}; k++) if (uint({first} + k) < uint({columns})) {one}"
+        return [f"if ({first} >= 0 && {first} + {e.width} <= {columns}) {{", *whole, "} else {", some, "}"]
+
+    def _unrounded(self, out: Value) -> Value:
+        """What *out* is rounded from by storing it, where that is all that makes it."""
+        made = self.r.producers.get(out)
+        if made is None or made.op != "cast" or out.dtype not in (DType.F16, DType.BF16) or self.r.is_leaf(out):
+            return out
+        return made.inputs[0] if made.inputs[0].dtype is DType.F32 else out
 
     def _offset(self, offset: Lin) -> str:
         """An expression for *offset* that holds in a later loop."""
@@ -148,4 +181,4 @@ class Walk:
     def suits(self, at: At) -> bool:
         """Whether the vectors are whole and aligned at a plan's sizes."""
         e = self.elements
-        return not e.scattered and all(is_multiple(at, x, e.width) for x in (self.length, *e.aligned))
+        return e.dense is not None or (not e.scattered and all(is_multiple(at, x, e.width) for x in (self.length, *e.aligned)))
