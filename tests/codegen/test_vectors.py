@@ -79,8 +79,20 @@ def test_odd_rows(columns):
     b = Builder()
     x, bias = b.input("x", DType.F32, (ROWS + 64, columns)), b.input("bias", DType.F32, (columns,))
     feeds = {"x": data(x.shape, DType.F32), "bias": data(bias.shape, DType.F32)}
-    check(b, [b.add(x, b.broadcast(bias, x.shape))], feeds)
-    check(b, [b.neg(x)], feeds)
+    assert vectors(check(b, [b.add(x, b.broadcast(bias, x.shape))], feeds)) == [True]
+    assert vectors(check(b, [b.neg(x)], feeds)) == [True]
+    shifted = b.pad(b.slice(x, [0, 1], [ROWS + 64, columns - 1]), [0, 1], [0, 0], "edge")
+    assert vectors(check(b, [b.add(x, shifted)], feeds)) == [False]
+
+
+@pytest.mark.parametrize("dtype", sorted(NUMERIC, key=lambda d: d.value))
+@pytest.mark.parametrize("more", [1, 2, 7])
+def test_a_last_vector_that_is_not_whole(dtype, more):
+    b = Builder()
+    x = b.input("x", dtype, (VECTOR_COUNT + more,))
+    m = b.input("m", DType.BOOL, x.shape)
+    feeds = {"x": data(x.shape, dtype), "m": data(m.shape, DType.BOOL)}
+    assert vectors(check(b, [b.map("select", m, x, b.broadcast(b.scalar(1, dtype), x.shape))], feeds)) == [True]
 
 
 def test_views_of_a_row():

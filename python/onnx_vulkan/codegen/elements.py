@@ -20,9 +20,9 @@ class Elements:
     same elements finds them. ``aligned`` collects what has to be a multiple of the width for vectors in memory to be aligned;
     ``scattered`` tells that something could not be a vector.
 
-    With ``dense``, rows of any length lie one after the other, and vectors are aligned in memory, not in their rows: ``variable``
-    is the column of a vector's first element, which may lie before the row. The axis is an element's own column, the nearest one
-    of the row where it lies outside, and accesses at the offset ``dense`` are vectors.
+    With ``dense``, which is (offset, first), vectors are aligned in memory, not along the axis: ``variable`` is where a vector's
+    first element lies along it, maybe before its start, and accesses at ``offset`` are vectors that begin at ``first``. The axis
+    is an element's own place, the nearest one that exists.
     """
 
     axis: str
@@ -33,7 +33,7 @@ class Elements:
     aligned: dict[Extent, None] = field(default_factory=dict)
     scattered: bool = False
     multiples: set[str] = field(default_factory=set)
-    dense: Lin | None = None
+    dense: tuple[Lin, Lin] | None = None
 
     def __post_init__(self) -> None:
         self.multiples |= {self.axis, self.variable}

@@ -16,7 +16,7 @@ from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.render import Renderer
 from onnx_vulkan.codegen.tile import Crossing, find_crossing
 from onnx_vulkan.codegen.vector import VECTOR_COUNT, vector_width
-from onnx_vulkan.codegen.walk import Walk
+from onnx_vulkan.codegen.walk import Walk, reads_as_written
 from onnx_vulkan.dims import product
 from onnx_vulkan.program.ir import Instr, Value
 
@@ -66,31 +66,35 @@ class LoopStep:
         accesses = [offset for _, offset in probe.loads] + [linearize(self.coords, self.shape)]
         self.runs = merge_axes(self.names, self.shape, range(len(self.shape)), accesses, probe.opaque)
         self.reads = tuple(probe.reads)
+        self.dense = reads_as_written(self.names, self.coords, self.shape, accesses)
         self._crossing: Crossing | None = None
         found = find_crossing(self.names, self.runs, probe.loads)
         if found is not None:
             self._crossing = Crossing(
                 group.label, group.outputs, group.producers, group.is_leaf, self.names, self.coords, self.runs, found, self.reads
             )
-        self._texts: dict[int, tuple[Kernel, Walk]] = {}
+        self._texts: dict[tuple[int, bool], tuple[Kernel, Walk]] = {}
 
-    def text(self, width: int) -> tuple[Kernel, Walk]:
-        """The kernel for vectors of *width* elements, and how it walks them."""
-        if width not in self._texts:
-            self._texts[width] = self._render(width)
-        return self._texts[width]
+    def text(self, width: int, dense: bool = False) -> tuple[Kernel, Walk]:
+        """The kernel for vectors of *width* elements, and how it walks them. *dense*: runs may end within a vector (see
+        ``elements.Elements``)."""
+        if (width, dense) not in self._texts:
+            self._texts[width, dense] = self._render(width, dense)
+        return self._texts[width, dense]
 
-    def _render(self, width: int) -> tuple[Kernel, Walk]:
+    def _render(self, width: int, dense: bool) -> tuple[Kernel, Walk]:
         params, group = Params(), self.group
         r = Renderer(params, group.producers, group.is_leaf)
         total = params.word(product(self.shape))
-        last = f"{total} - {width}" if width > 1 else f"{total} - 1"
+        last = f"({total} - 1) & ~{width - 1}" if dense else f"{total} - {width}"
         head = [
             f"int at = (first + n * int(gl_WorkGroupSize.x)) * {width};",
             f"bool there = at < {total};",
             f"int i = min(at, {last});",
+            *([f"uint inside = there ? uint({total}) : 0u;"] if dense else []),
         ]
-        walk = Walk(r, self.names, self.shape, self.runs, "i", head, width=width, kept=False)
+        places = (linearize(self.coords, self.shape), Lin.var("i")) if dense else None
+        walk = Walk(r, self.names, self.shape, self.runs, "i", head, width=width, kept=False, dense=places, end=total)
         coords = walk.point(self.coords)
         offset = Lin((("i", 1), ("k", 1)) if width > 1 else (("i", 1),))
         walk.store([(out, coords, offset) for out in group.outputs], "", ("{", "}"))
@@ -127,14 +131,15 @@ class LoopStep:
         if choice is None:
             return tiled
         groups = workgroups(total, choice.size * choice.items * choice.width)
-        return [Launch(self.text(choice.width)[0], Variant((choice.size, choice.items), grid_of(groups)))]
+        kernel, _ = self._text_at(at, choice.width)
+        return [Launch(kernel, Variant((choice.size, choice.items), grid_of(groups)))]
 
     def rule(self, at: At, limits: Limits) -> Spread:
         """What sizes and limits alone say."""
         count = at(product(self.shape))
         width = self._width(at, count)
         size = min(64 if count < 64 * 1024 else 256, limits.max_workgroup_invocations)
-        _, walk = self.text(width)
+        _, walk = self._text_at(at, width)
         items = 1
         wanted = 1 if count < 1 << 20 else 2 * width if width > 1 else 8 if count >= 1 << 23 else 4
         while items * width < wanted and 2 * items * width <= walk.most(wanted):
@@ -148,14 +153,17 @@ class LoopStep:
             Spread(size, items, width)
             for width in widths
             for items in (1, 2, 4, 8)
-            if items == 1 or items * width <= self.text(width)[1].most(16)
+            if items == 1 or items * width <= self._text_at(at, width)[1].most(16)
             for size in (64, 128, 256, 512)
             if size <= limits.max_workgroup_invocations
         ]
+
+    def _text_at(self, at: At, width: int) -> tuple[Kernel, Walk]:
+        """The text for vectors of *width* elements at a plan's sizes."""
+        return self.text(width, dense=not self.text(width)[1].suits(at))
 
     def _width(self, at: At, count: int) -> int:
         if count < VECTOR_COUNT or not self.runs:
             return 1
         width = vector_width(v.dtype for v in (*self.reads, *self.writes))
-        _, walk = self.text(width)
-        return width if walk.suits(at) else 1
+        return width if self.dense or self.text(width)[1].suits(at) else 1

@@ -23,7 +23,7 @@ from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.render import Renderer
 from onnx_vulkan.codegen.types import GLSL_TYPES, pack, wrap
 from onnx_vulkan.codegen.vector import VECTOR_COUNT, vector_width
-from onnx_vulkan.codegen.walk import Walk, place_runs
+from onnx_vulkan.codegen.walk import Walk, place_runs, reads_as_written
 from onnx_vulkan.dims import Extent, ceil_div, product
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.program.ir import Instr, Value
@@ -120,9 +120,10 @@ class _RowRenderer:
                 f"uint inside = there ? uint({end}) : 0u;",
             ]
             offset = linearize(self.coords, self.group.space)
+            first = offset.without(self.names[runs[-1][-1]]) + Lin.var("col")
             return Walk(
                 self.r, self.names, self.group.space, runs, "col", head,
-                width=form.width, kept=form.kept, dense=offset, columns=end,
+                width=form.width, kept=form.kept, dense=(offset, first), end=end,
             )  # fmt: skip
         head = [
             f"int col_at = {start} + {item};",
@@ -279,12 +280,10 @@ class _RowStep:
         self.moved = (*self.reads, *(v for v in group.outputs if v.shape == space))
         self.vector = vector_width(v.dtype for v in self.moved) if self.runs[1] and not self.row_fast and self.moved else 1
         # whether rows lie one after the other
-        places = (
-            [probe.coords[i] for run in self.runs[0] for i in run[-1:]],
-            [probe.coords[i] for run in self.runs[1] for i in run[-1:]],
-        )
-        strides = [[linearize(probe.coords, space).coefficient(n) for c in side for n in c.variables] for side in places]
-        self.dense = pieces is None and len(self.runs[0]) <= 1 and strides == [[self.cols] * len(self.runs[0]), [1]]
+        dense = linearize(probe.coords, space)
+        strides = [[dense.coefficient(probe.names[run[-1]]) for run in side] for side in self.runs]
+        in_order = strides in ([[], [1]], [[self.cols], [1]])
+        self.dense = pieces is None and in_order and reads_as_written(probe.names, probe.coords, space, walked)
         self.cell_bytes = probe.meeting.bytes
         self._texts: dict[_Form, tuple[Kernel, Walk]] = {}
 

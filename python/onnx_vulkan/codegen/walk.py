@@ -7,12 +7,12 @@ item past the end loads again what the last one does, and only stores ask whethe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from onnx_vulkan.codegen import vector
 from onnx_vulkan.codegen.elements import Elements
-from onnx_vulkan.codegen.index import Lin
+from onnx_vulkan.codegen.index import Lin, linearize
 from onnx_vulkan.codegen.kernel import At, is_multiple
 from onnx_vulkan.codegen.render import Renderer
 from onnx_vulkan.codegen.types import GLSL_TYPES, pack
@@ -20,7 +20,7 @@ from onnx_vulkan.dims import Extent, product
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["Walk", "place_runs"]
+__all__ = ["Walk", "place_runs", "reads_as_written"]
 
 UNROLLED_STATEMENTS = 512
 """Statements of elements in an unrolled text: bounds what a driver needs to compile it."""
@@ -41,12 +41,18 @@ def place_runs(
             r.alias[names[run[-1]]] = r.text(c)
 
 
+def reads_as_written(names: Sequence[str], coords: Sequence[Lin], shape: Sequence[Extent], loads: Iterable[Lin]) -> bool:
+    """Whether the tensors of a whole *shape* that are read are read where they lie in it, and the others by its axes alone."""
+    dense = linearize(coords, shape)
+    return all(o == dense or (o.variables < dense.variables and o.variables <= set(names)) for o in loads)
+
+
 class Walk:
     """The walks over the same elements of one kernel.
 
     ``head`` are the statements that begin an item: they define the bool ``there`` and the int ``variable``, which is the
-    row-major index of the axes of ``runs`` and for vectors a multiple of their width. ``dense``: see ``elements.Elements``; the
-    only run then has its columns' number in ``columns``.
+    row-major index of the axes of ``runs`` and for vectors a multiple of their width. ``dense``: see ``elements.Elements``;
+    elements then exist below ``end``, and the uint ``inside`` is that, or 0 where the item is not there.
     """
 
     def __init__(
@@ -60,8 +66,8 @@ class Walk:
         *,
         width: int,
         kept: bool,
-        dense: Lin | None = None,
-        columns: str = "",
+        dense: tuple[Lin, Lin] | None = None,
+        end: str = "",
     ):
         self.r = r
         self.names, self.shape, self.runs = names, shape, runs
@@ -71,13 +77,13 @@ class Walk:
         self.statements = 0
         inner = runs[-1] if runs else ()
         self.elements = Elements(names[inner[-1]] if inner else "", variable, width, 1, kept, dense=dense)
-        self.columns = columns
+        self.end = end
         self.length = product(shape[i] for i in inner)
         r.elements = self.elements
         r.levels.update(dict.fromkeys([variable, *(names[i] for run in runs for i in run)], 1))
         r.levels["k"] = self.elements.inner
         if dense is not None:
-            r.levels[self.elements.axis] = self.elements.inner
+            r.levels.update(dict.fromkeys([names[i] for run in runs for i in run], self.elements.inner))
 
     @property
     def here(self) -> str:
@@ -100,12 +106,14 @@ class Walk:
         r, e = self.r, self.elements
         then: list[str] = []
         with r.scope(self.memo if e.width == 1 else None) as item:
-            place_runs(r, self.names, self.shape, self.runs, "place" if e.dense is not None else self.variable, e.level)
+            if e.dense is None:
+                place_runs(r, self.names, self.shape, self.runs, self.variable, e.level)
             if e.width > 1:
                 with r.scope(self.memo) as element:
                     if e.dense is not None:
-                        r.emit(f"int place = clamp({self.variable} + k, 0, {self.columns} - 1);")
+                        r.emit(f"int place = clamp({self.variable} + k, 0, {self.end} - 1);")
                         r.emit(f"bool here = uint({self.variable} + k) < inside;")
+                        place_runs(r, self.names, self.shape, self.runs, "place", e.inner)
                     yield then
                 self.statements += len(element.lines)
                 item.lines += [f"[[unroll]] for (int k = 0; k < {e.width}; k++) {{", *element.lines, "}"]
@@ -153,9 +161,9 @@ class Walk:
 
     def _partly(self, whole: Sequence[str], one: str) -> list[str]:
         """The lines *whole* where all of a vector is in its row, else *one* for each element that is."""
-        e, first, columns = self.elements, self.variable, self.columns
-        some = f"[[unroll]] for (int k = 0; k < {e.width}; k++) if (uint({first} + k) < uint({columns})) {one}"
-        return [f"if ({first} >= 0 && {first} + {e.width} <= {columns}) {{", *whole, "} else {", some, "}"]
+        e, first, end = self.elements, self.variable, self.end
+        some = f"[[unroll]] for (int k = 0; k < {e.width}; k++) if (uint({first} + k) < uint({end})) {one}"
+        return [f"if ({first} >= 0 && {first} + {e.width} <= {end}) {{", *whole, "} else {", some, "}"]
 
     def _unrounded(self, out: Value) -> Value:
         """What *out* is rounded from by storing it, where that is all that makes it."""
