@@ -7,7 +7,8 @@ have one shape, and a ``broadcast`` is written out. ONNX is unknown here.
 ====================  =========================================================================================
 primitive             meaning (numpy); attrs
 ====================  =========================================================================================
-``map``               elementwise function ``fn`` of 1 to 3 operands of one shape (:data:`MAP_FNS`)
+``map``               elementwise function ``fn`` of 1 to 3 operands of one shape (:data:`MAP_FNS`); with ``coarse`` only the
+                      first bits of the result are seen (:mod:`onnx_vulkan.program.coarse`)
 ``cast``              to ``dtype``; float to integer truncates towards zero; with ``saturate`` out-of-range values
                       clamp (NaN gives 0), else they wrap; anything to bool is ``x != 0``
 ``iota``              ``start + step * index along axis``; attrs shape, axis, start, step (Extents), dtype
