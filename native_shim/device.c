@@ -9,7 +9,7 @@
 #include "engine.h"
 
 int ov_version(void) {
-    return 1;
+    return 2; // library.py has the number that it needs
 }
 
 int ov_fail(ov_error *err, int kind, const char *format, ...) {

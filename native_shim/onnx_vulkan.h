@@ -63,6 +63,7 @@ typedef struct ov_memory_info {
 
 enum { OV_DEVICE, OV_UPLOAD, OV_READBACK, OV_MEMORY_KINDS };
 
+// The version of this interface; raise it (and INTERFACE in library.py) with every change of a function or struct.
 int ov_version(void);
 int ov_device_create(const ov_device_desc *desc, ov_device **out, ov_error *err);
 // The caller has freed all blocks and memory before.

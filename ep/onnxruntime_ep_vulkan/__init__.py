@@ -10,6 +10,7 @@ whose ``ep_name`` is ``"VulkanEP"`` to ``SessionOptions.add_provider_for_devices
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -35,10 +36,11 @@ _registered = False
 
 
 def get_library_path() -> str:
-    """The path of the library that ONNX Runtime loads: the engine's own extension module."""
-    from onnx_vulkan import _shim
+    """The path of the library that ONNX Runtime loads: the engine's own extension module, from ``onnx_vulkan.use_library``, the
+    environment variable ``ONNX_VULKAN_LIBRARY``, or the package, the first of them that names one. Raises LibraryError."""
+    from onnx_vulkan.library import library_path
 
-    return str(_shim.__file__)
+    return str(library_path())
 
 
 def get_ep_name() -> str:
@@ -54,7 +56,7 @@ def get_ep_names() -> list[str]:
 def register() -> None:
     """Register the library with ONNX Runtime, once; further calls do nothing.
 
-    Raises ImportError when onnxruntime is missing or older than 1.23.
+    Raises ImportError when onnxruntime is missing or older than 1.23, LibraryError when the native library is.
     """
     global _registered
     ort = _onnxruntime()
@@ -175,4 +177,6 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
-register()
+# `python -m onnxruntime_ep_vulkan` imports this package before it can say what is wrong: there __main__ registers.
+if not (sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv):
+    register()

@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from onnx_vulkan import errors
+from onnx_vulkan.library import use_library
 
 if TYPE_CHECKING:
     from onnx_vulkan.custom import register_kernel, register_lowering
     from onnx_vulkan.engine.options import Options
     from onnx_vulkan.engine.session import Session
 
-__all__ = ["Options", "Session", "errors", "register_kernel", "register_lowering"]
+__all__ = ["Options", "Session", "errors", "register_kernel", "register_lowering", "use_library"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ __all__ = [
     "DeviceError",
     "DeviceLost",
     "InvalidInput",
+    "LibraryError",
     "ModelError",
     "OnnxVulkanError",
     "OutOfDeviceMemory",
@@ -24,6 +25,10 @@ __all__ = [
 
 class OnnxVulkanError(Exception):
     """Base of every error that this package raises on purpose."""
+
+
+class LibraryError(OnnxVulkanError, ImportError):
+    """The native library is missing, or is not of the build that the package needs."""
 
 
 class ModelError(OnnxVulkanError):

@@ -14,8 +14,11 @@ __all__ = ["shader_digest", "source_digest", "version"]
 
 @functools.cache
 def version() -> str:
-    """The version of the installed distribution."""
-    return importlib.metadata.version("onnx-vulkan")
+    """The version of the installed distribution; "not installed" where the sources are used from a folder."""
+    try:
+        return importlib.metadata.version("onnx-vulkan")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 @functools.cache

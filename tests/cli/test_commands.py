@@ -278,6 +278,15 @@ def test_doctor_and_devices_here() -> None:
     assert all(c["remedy"] for c in data["checks"] if not c["good"])
 
 
+def test_check() -> None:
+    code, data, err = call("check")
+    assert code == 0 and data["good"] and data["dispatches"] >= 1 and data["library"]["source"] == "bundled"
+    assert f"onnx-vulkan: VulkanEP ran a model on {data['device']['name']}" in err
+    code, data, err = call("check", "--device", "no such device")
+    assert (code, data["good"], data["device"]) == (1, False, None)
+    assert "onnx-vulkan: VulkanEP does not work here: No Vulkan device is 'no such device'" in err
+
+
 def test_a_uuid_can_be_copied_from_the_table(monkeypatch, capsys) -> None:
     from onnx_vulkan.cli import examination
 

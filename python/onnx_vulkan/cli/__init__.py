@@ -1,4 +1,4 @@
-"""The command line: ``onnx-vulkan inspect | run | profile | prepare | doctor | devices``.
+"""The command line: ``onnx-vulkan inspect | run | profile | prepare | doctor | devices | check``.
 
 Options and exit codes are here; the work is next door.
 
@@ -308,6 +308,32 @@ def doctor() -> None:
     else:
         say("this machine cannot run models on Vulkan: " + "; ".join(f"{c.name}: {c.detail}" for c in bad if c.needed))
     raise typer.Exit(GOOD if usable else FAILED)
+
+
+@app.command(
+    epilog=contract(
+        "check/1",
+        reads="the machine; the native library of --library, else of ONNX_VULKAN_LIBRARY, else of the package",
+        writes="the file of --report-json, and the shader cache",
+        good="the model ran on a Vulkan device and its result is right",
+        failed="it did not, or the library that was named does not fit",
+    )
+)
+def check(
+    device: DeviceOption = None,
+    library: Annotated[
+        Path | None,
+        typer.Option(help="The native library, instead of that of ONNX_VULKAN_LIBRARY or of the package.", show_default=False),
+    ] = None,
+    report_json: Report = None,
+) -> None:
+    """Run a tiny model through ONNX Runtime's plug-in, and say which device, driver and library were selected."""
+    from onnx_vulkan.cli import checking
+
+    data = checking.check(device, str(library) if library else None)
+    deliver("check/1", data, lambda: checking.show(data), report_json)
+    say(checking.verdict(data))
+    raise typer.Exit(GOOD if data["good"] else FAILED)
 
 
 @app.command(

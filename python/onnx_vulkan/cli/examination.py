@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from onnx_vulkan import provenance
+from onnx_vulkan.errors import LibraryError
 
 __all__ = ["Check", "describe_device", "devices", "examine", "show", "show_devices"]
 
@@ -45,7 +49,7 @@ _OPTIONAL = {
 def examine() -> list[Check]:
     """All checks, in the order in which one builds on another."""
     checks: list[Check] = []
-    for check in (_shim, _devices, _compiler, _onnxruntime, _plugin, _caches):
+    for check in (_build, _devices, _compiler, _onnxruntime, _plugin, _caches):
         checks += check()
     return checks
 
@@ -58,21 +62,25 @@ def _guarded(name: str, what: Callable[[], str], remedy: str, needed: bool = Tru
         return Check(name, False, str(e).strip() or type(e).__name__, remedy, needed)
 
 
-def _shim() -> list[Check]:
+def _build() -> list[Check]:
     def load() -> str:
-        from onnx_vulkan import _shim
+        from onnx_vulkan import library
 
-        return str(_shim.__file__)
+        importlib.import_module(library.MODULE)
+        return f"{library.library_path()} ({library.library_source()})"
 
-    return [_guarded("native shim", load, "it is built at installation: uv sync (or pip install .) with a C compiler")]
+    versions = f"onnx-vulkan {provenance.version()}, sources {provenance.source_digest()}, shaders {provenance.shader_digest()}"
+    return [
+        Check("build", True, versions, needed=False),
+        _guarded("native shim", load, "it is built at installation: uv sync (or pip install .) with a C compiler"),
+    ]
 
 
 def _devices() -> list[Check]:
     try:
         found = devices()
-    except AttributeError as e:  # a function that the shim should have and has not
-        remedy = "build it again from the sources that are here: uv sync --reinstall-package onnx-vulkan"
-        return [Check("native shim's version", False, str(e), remedy)]
+    except LibraryError:
+        return []  # that has its own line
     except Exception as e:
         return [Check("Vulkan driver", False, str(e).strip() or type(e).__name__, _DRIVER)]
     usable = [d for d in found if not d["unusable"]]
