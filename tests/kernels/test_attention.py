@@ -147,10 +147,10 @@ def test_the_text_for_matrix_units_compiles(empty: str) -> None:
     q, k, v = (b.input(n, DType.F16, s) for n, s in {"q": (2, 70, 40), "k": (2, 40, 90), "v": (2, 90, 24)}.items())
     mask = b.input("mask", DType.F32, (70, 90))
     step = family.attention_step(group_of(b.finish([attention(b, q, k, v, [mask], [("add", (SCORE, 3))], empty)])))
-    kernel = step.fused
-    assert kernel.fixed_subgroups
-    for in_record in (False, True):
-        assert "coop_matrix" in needed_features(spirv(kernel.source(in_record=in_record)))
+    for kernel in (step.in_shared_memory, step.in_registers):
+        assert kernel.fixed_subgroups
+        for in_record in (False, True):
+            assert "coop_matrix" in needed_features(spirv(kernel.source(in_record=in_record)))
 
 
 def test_matrix_units_are_chosen_where_they_fit_and_pay() -> None:

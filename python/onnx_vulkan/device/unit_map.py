@@ -49,7 +49,8 @@ def row_map() -> NDArray[np.uint32]:
     lane, i = np.ogrid[:LANES, :8]
     row = lane // 4 + (i & 2) * 4
     column = lane % 4 * 2 + (i & 1) + (i & 4) * 2
-    return (16 * row + column).astype(np.uint32)
+    numbers: NDArray[np.uint32] = (16 * row + column).astype(np.uint32)
+    return numbers
 
 
 def is_row_map(numbers: NDArray[np.uint32]) -> bool:

@@ -47,11 +47,15 @@ SCORE_PRODUCT = 5.1e-8
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """A workgroup of ``threads`` in subgroups of 32 with ``row_units`` times 16 rows each; ``bn`` keys a step."""
+    """A workgroup of ``threads`` in subgroups of 32 with ``row_units`` times 16 rows each; ``bn`` keys a step.
+
+    ``rows``: scores stay in registers (``attention_rows.glsl``).
+    """
 
     threads: int
     row_units: int
     bn: int
+    rows: bool = False
 
     @property
     def bm(self) -> int:
@@ -60,12 +64,15 @@ class Units:
 
     def shared_memory(self, depth: int, width: int) -> int:
         """Bytes of shared memory for padded head sizes."""
+        tiles = self.bn * (depth // 8 + width // 8 + 2)
+        if self.rows:
+            return 16 * max(tiles, self.threads // 2 * (depth // 8 + 1))
         row = max(self.bn // 4, depth // 8) + 1
-        return 16 * (self.bn * (depth // 8 + width // 8 + 2) + self.bm * row)
+        return 16 * (tiles + self.bm * row)
 
     def suits(self, depth: int, width: int, limits: Limits) -> bool:
-        """Whether padded heads are loaded in whole turns, and fit."""
-        whole = all(self.bn * size // 8 % self.threads == 0 for size in (depth, width))
+        """Whether padded heads are loaded in whole turns (where the kernel wants that), and fit."""
+        whole = self.rows or all(self.bn * size // 8 % self.threads == 0 for size in (depth, width))
         return whole and self.shared_memory(depth, width) <= limits.max_shared_memory
 
 
@@ -190,10 +197,18 @@ class AttentionStep:
         return f"float score(int z, int m, int n, float s) {{\n{lines}    return {text};\n}}\n", tuple(r.reads)
 
     @cached_property
-    def fused(self) -> Kernel:
+    def in_shared_memory(self) -> Kernel:
         """The kernel of ``attention_units.glsl``."""
+        return self._fused("attention_units")
+
+    @cached_property
+    def in_registers(self) -> Kernel:
+        """The kernel of ``attention_rows.glsl``."""
+        return self._fused("attention_rows")
+
+    def _fused(self, template: str) -> Kernel:
         params = Params()
-        readers = "".join(m.functions(params, name) for name, m in self.operands.items())
+        readers = "".join(m.functions(params, name) + m.octet_load(params, name) for name, m in self.operands.items())
         sums = accumulator(params, DType.F32)
         score, masks = self.score(params)
         text, more = store(self.group, params, Destination(self.axes), None)
@@ -212,7 +227,7 @@ class AttentionStep:
     k_begin(z);
     v_begin(z);
 }}
-{score}{self.weights}{text}#include "attention_units.glsl"
+{score}{self.weights}{text}#include "{template}.glsl"
 """
         reads = tuple(dict.fromkeys((*(m.leaf for m in self.operands.values()), *masks, *more)))
         kernel = Kernel(self.label, params, body, reads, self.writes, chosen_by_step)
@@ -271,9 +286,12 @@ class AttentionStep:
         if how is None:
             return [launch for step in self.parts for launch in step.launches(at, limits)]
         grid = grid_of(ceil_div(self.m, how.bm) * self.z)
-        vectors = sum((m.mode(at) == along | 2) << n for n, (m, along) in enumerate(((self.q, 0), (self.k, 0), (self.v, 1))))
-        units = (how.threads, how.threads, how.row_units, how.bn, rounded(depth, 32), rounded(width, 32), vectors)
-        return [Launch(self.fused, Variant(units, grid))]
+        sides = tuple(enumerate(((self.q, 0), (self.k, 0), (self.v, 1))))
+        modes = sum(
+            (m.mode(at) == along | 2) << n | (m.mode(at) & 1 == along and m.octets(at)) << n + 3 for n, (m, along) in sides
+        )
+        units = (how.threads, how.threads, how.row_units, how.bn, rounded(depth, 32), rounded(width, 32), modes)
+        return [Launch(self.in_registers if how.rows else self.in_shared_memory, Variant(units, grid))]
 
 
 def _supports(instr: Instr) -> str | None:

@@ -231,14 +231,14 @@ uvec4 {name}_chunk(int row, int k, int k_end) {{
         if self.leaf.dtype not in (DType.F16, DType.BF16):
             return no_octets(name)
         pair = "vec2(unpackFloat2x16(x))" if self.leaf.dtype is DType.F16 else "uintBitsToFloat(uvec2(x << 16, x & 0xFFFF0000u))"
-        return f"""{self._octet_load(params, name)}vec2 {name}_pair(uint x) {{ return {pair}; }}
+        return f"""{self.octet_load(params, name)}vec2 {name}_pair(uint x) {{ return {pair}; }}
 T4[2] {name}_octet(int row, int k, int k_end) {{
     uvec4 x = {name}_octet_bits(row, k, k_end);
     return T4[2](T4({name}_pair(x[0]), {name}_pair(x[1])), T4({name}_pair(x[2]), {name}_pair(x[3])));
 }}
 """
 
-    def _octet_load(self, params: Params, name: str) -> str:
+    def octet_load(self, params: Params, name: str) -> str:
         """The GLSL of ``uvec4 {name}_octet_bits(int row, int k, int k_end)``, one load of 16 bytes."""
         upper, rows, depth = name.upper(), params.word(self.rows), params.word(self.depth)
         return f"""layout(buffer_reference, scalar, buffer_reference_align = 16) readonly restrict buffer {name}_Octets {{
