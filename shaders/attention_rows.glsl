@@ -1,7 +1,7 @@
 // attention_units.glsl for devices that hold matrices as the feature coop_rows says: scores stay in registers, too.
 //
 // The four invocations of an aligned group share two rows of each 16 x 16 matrix: component e of invocation l is in row
-// l / 4 + (e & 2) * 4 and column l % 4 * 2 + (e & 1) + (e & 4) * 2, of sums and of left operands alike. So scores become weights
+// l / 4 + (e & 4) * 2 and column l % 4 * 2 + (e & 1) + (e & 2) * 4, of sums and of left operands alike. So scores become weights
 // where they are, and a row's highest score and sum take two shuffles.
 //
 // A subgroup of 32 has ROW_UNITS * 16 rows: their queries, scores and sums stay in its registers. Keys and values pass through shared
@@ -137,17 +137,17 @@ void main() {
             [[unroll]] for (int r = 0; r < 2; r++) most[r] = highest[u * 2 + r];
             [[unroll]] for (int j = 0; j < UNITS_N; j++) {
                 [[unroll]] for (int e = 0; e < PARTS; e++) {
-                    int m = first_row + u * UNIT + (e & 2) * 4, n = n0 + j * UNIT + first_column + (e & 1) + (e & 4) * 2;
+                    int m = first_row + u * UNIT + (e & 4) * 2, n = n0 + j * UNIT + first_column + (e & 1) + (e & 2) * 4;
                     x[j * PARTS + e] = score(z, min(m, SIZE_M - 1), min(n, SIZE_T - 1), s[u * UNITS_N + j][e]);
                 }
             }
             if (n0 + BN > SIZE_T) {
                 [[unroll]] for (int i = 0; i < UNITS_N * PARTS; i++) {
-                    int n = n0 + i / PARTS * UNIT + first_column + (i & 1) + (i & 4) * 2;
+                    int n = n0 + i / PARTS * UNIT + first_column + (i & 1) + (i & 2) * 4;
                     x[i] = n < SIZE_T ? x[i] : -INFINITE;
                 }
             }
-            [[unroll]] for (int i = 0; i < UNITS_N * PARTS; i++) most[i >> 1 & 1] = greater(most[i >> 1 & 1], x[i]);
+            [[unroll]] for (int i = 0; i < UNITS_N * PARTS; i++) most[i >> 2 & 1] = greater(most[i >> 2 & 1], x[i]);
             float from[2], scale[2];
             [[unroll]] for (int r = 0; r < 2; r++) {
                 most[r] = greater(most[r], subgroupShuffleXor(most[r], 1u));
@@ -159,14 +159,14 @@ void main() {
             }
             [[unroll]] for (int j = 0; j < UNITS_N; j++) {
                 [[unroll]] for (int e = 0; e < PARTS; e++) {
-                    float p = weight(x[j * PARTS + e] - from[e >> 1 & 1]);
-                    total[u * 2 + (e >> 1 & 1)] += p;
+                    float p = weight(x[j * PARTS + e] - from[e >> 2 & 1]);
+                    total[u * 2 + (e >> 2 & 1)] += p;
                     w[u * UNITS_N + j][e] = float16_t(p);
                 }
             }
             if (subgroupAny(scale[0] != 1.0 || scale[1] != 1.0)) {
                 [[unroll]] for (int c = 0; c < UNITS_E; c++) {
-                    [[unroll]] for (int e = 0; e < PARTS; e++) o[u * UNITS_E + c][e] *= scale[e >> 1 & 1];
+                    [[unroll]] for (int e = 0; e < PARTS; e++) o[u * UNITS_E + c][e] *= scale[e >> 2 & 1];
                 }
             }
         }
@@ -194,8 +194,8 @@ void main() {
         }
         [[unroll]] for (int c = 0; c < UNITS_E; c++) {
             [[unroll]] for (int e = 0; e < PARTS; e++) {
-                int m = first_row + u * UNIT + (e & 2) * 4, n = c * UNIT + first_column + (e & 1) + (e & 4) * 2;
-                float x = o[u * UNITS_E + c][e] * factor[e >> 1 & 1];
+                int m = first_row + u * UNIT + (e & 4) * 2, n = c * UNIT + first_column + (e & 1) + (e & 2) * 4;
+                float x = o[u * UNITS_E + c][e] * factor[e >> 2 & 1];
                 if (m < SIZE_M && n < SIZE_N) store(z, m, n, 0, x);
             }
         }

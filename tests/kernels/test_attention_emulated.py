@@ -1,5 +1,8 @@
-"""The kernel for matrix units on devices without them: every invocation computes whole matrices, subgroups of 32 are parts of the
-workgroup. With ``ONNX_VULKAN_THOROUGH=1`` (minutes)."""
+"""The kernels for matrix units on devices without them: an invocation holds the eight components of a matrix that the feature
+``coop_rows`` says, products go through shared memory, subgroups of 32 are parts of the workgroup.
+
+``attention_rows.glsl`` always runs, ``attention_units.glsl`` (minutes) with ``ONNX_VULKAN_THOROUGH=1``.
+"""
 
 from __future__ import annotations
 
@@ -11,50 +14,65 @@ import onnx_vulkan.kernels.attention as family
 import pytest
 import run_step
 from onnx_vulkan.dtypes import DType
+from onnx_vulkan.graph import Array
 from onnx_vulkan.program.attention import SCORE, attention
 from onnx_vulkan.program.builder import Builder
 
-EACH = "for (int r_ = 0; r_ < 16; r_++) for (int c_ = 0; c_ < 16; c_++)"
-EMULATION = f"""
-struct Matrix {{ float e[256]; }};
-Matrix zeros() {{
+EMULATION = """
+struct Matrix { float v[8]; };
+Matrix zeros() {
     Matrix m;
-    for (int i = 0; i < 256; i++) m.e[i] = 0.0;
+    for (int e = 0; e < 8; e++) m.v[e] = 0.0;
     return m;
-}}
-Matrix coopMatMulAdd(Matrix a, Matrix b, Matrix c) {{
-    {EACH} for (int k = 0; k < 16; k++) c.e[r_ * 16 + c_] += a.e[r_ * 16 + k] * b.e[k * 16 + c_];
+}
+int lane_() { return int(gl_LocalInvocationID.x) % 32; }
+int row_(int e) { return lane_() / 4 + (e & 4) * 2; }
+int column_(int e) { return lane_() % 4 * 2 + (e & 1) + (e & 2) * 4; }
+shared float left_[THREADS * 8];
+shared float right_[THREADS * 8];
+Matrix coopMatMulAdd(Matrix a, Matrix b, Matrix c) {
+    int start = int(gl_LocalInvocationID.x) / 32 * 256;
+    for (int e = 0; e < 8; e++) {
+        left_[start + row_(e) * 16 + column_(e)] = a.v[e];
+        right_[start + row_(e) * 16 + column_(e)] = b.v[e];
+    }
+    barrier();
+    for (int e = 0; e < 8; e++) {
+        for (int k = 0; k < 16; k++) c.v[e] += left_[start + row_(e) * 16 + k] * right_[start + k * 16 + column_(e)];
+    }
+    barrier();
     return c;
-}}
+}
+#define EACH for (int e_ = 0, r_ = row_(0), c_ = column_(0); e_ < 8; e_++, r_ = row_(e_), c_ = column_(e_))
 #define coopMatLoad(m, from, at, pitch, turned) \\
-    {EACH} (m).e[turned ? c_ * 16 + r_ : r_ * 16 + c_] = unpackFloat2x16(from[(at) + r_ * (pitch) + c_ / 8][c_ % 8 / 2])[c_ % 2]
-#define coopMatLoadSums(m, from, at, pitch, turned) \\
-    {EACH} (m).e[r_ * 16 + c_] = uintBitsToFloat(from[(at) + r_ * (pitch) + c_ / 4][c_ % 4])
-#define coopMatStore(m, to, at, pitch, turned) \\
-    {EACH} to[(at) + r_ * (pitch) + c_ / 4][c_ % 4] = floatBitsToUint((m).e[r_ * 16 + c_])
+    EACH (m).v[e_] = turned ? unpackFloat2x16(from[(at) + c_ * (pitch) + r_ / 8][r_ % 8 / 2])[r_ % 2] \\
+        : unpackFloat2x16(from[(at) + r_ * (pitch) + c_ / 8][c_ % 8 / 2])[c_ % 2]
+#define coopMatLoadSums(m, from, at, pitch, turned) EACH (m).v[e_] = uintBitsToFloat(from[(at) + r_ * (pitch) + c_ / 4][c_ % 4])
+#define coopMatStore(m, to, at, pitch, turned) EACH to[(at) + r_ * (pitch) + c_ / 4][c_ % 4] = floatBitsToUint((m).v[e_])
 shared float exchanged[THREADS];
-float shuffle_xor(float x, uint mask) {{
+float shuffle_xor(float x, uint mask) {
     exchanged[gl_LocalInvocationID.x] = x;
     barrier();
     float y = exchanged[gl_LocalInvocationID.x ^ mask];
     barrier();
     return y;
-}}
-bool any_of(bool x) {{
+}
+bool any_of(bool x) {
     float sum = 0.0;
     exchanged[gl_LocalInvocationID.x] = float(x);
     barrier();
     for (int i = 0; i < 32; i++) sum += exchanged[int(gl_LocalInvocationID.x) / 32 * 32 + i];
     barrier();
     return sum > 0.0;
-}}
+}
 """
 WORDS = {
     "[[unroll]] ": "",
     "coopMatLoad(factor,": "coopMatLoadSums(factor,",
     "SUMS(0)": "zeros()",
-    "[e] *= factor[e]": ".e[e] *= factor.e[e]",
-    "factor.length()": "256",
+    "][e]": "].v[e]",
+    "factor[e]": "factor.v[e]",
+    "factor.length()": "8",
     "subgroupBarrier()": "barrier()",
     "subgroupShuffleXor(": "shuffle_xor(",
     "subgroupAny(": "any_of(",
@@ -67,25 +85,18 @@ WORDS = {
 
 
 def emulated(text: str) -> str:
-    """The text of attention_units.glsl without matrices and subgroups."""
+    """The text of a kernel without matrices and subgroups."""
     text = re.sub(r"^#define (LEFT|RIGHT|SUMS) .*$", "", text, flags=re.M)
     for word, instead in WORDS.items():
-        assert word in text, word
         text = text.replace(word, instead)
     return re.sub(r"\b(LEFT|RIGHT|SUMS)\b", "Matrix", text)
 
 
-@pytest.mark.skipif(
-    os.environ.get("ONNX_VULKAN_THOROUGH") != "1", reason="takes minutes to compile: ONNX_VULKAN_THOROUGH=1 runs it"
-)
-@pytest.mark.parametrize(
-    ("units", "sizes"), [(family.Units(32, 2, 64), (2, 50, 70, 40, 24)), (family.Units(64, 1, 32), (1, 40, 50, 16, 17))], ids=str
-)
-def test_matrix_units(monkeypatch: pytest.MonkeyPatch, units: family.Units, sizes: tuple[int, ...]) -> None:
+def attend(monkeypatch: pytest.MonkeyPatch, units: family.Units, sizes: tuple[int, ...], empty: str = "nan") -> Array:
+    """An attention of ``sizes`` (batch, rows, keys, depth, width) with a mask, a row of which lets nothing through."""
     shader = run_step._shader
-    monkeypatch.setattr(
-        run_step, "_shader", lambda name: emulated(shader(name)) if name == "attention_units.glsl" else shader(name)
-    )
+    kernels = ("attention_units.glsl", "attention_rows.glsl")
+    monkeypatch.setattr(run_step, "_shader", lambda name: emulated(shader(name)) if name in kernels else shader(name))
     monkeypatch.setattr(family, "EXTENSIONS", ())
     monkeypatch.setattr(family, "choose", lambda *a, **k: units)
     batch, rows, keys, depth, width = sizes
@@ -93,7 +104,39 @@ def test_matrix_units(monkeypatch: pytest.MonkeyPatch, units: family.Units, size
     shapes = {"q": (batch, rows, depth), "k": (batch, keys, depth), "v": (batch, keys, width)}
     q, k, v = (b.input(n, DType.F16, s) for n, s in shapes.items())
     feeds = {n: rng.standard_normal(s).astype(np.float16) for n, s in shapes.items()}
-    mask = np.where(rng.random((rows, keys)) < 0.7, 0, -np.inf).astype(np.float32)
-    mask[3], mask[5, :40] = -np.inf, -np.inf
-    y = attention(b, q, b.transpose(k, (0, 2, 1)), v, [b.input("mask", DType.F32, mask.shape)], [("add", (SCORE, 3))])
-    run_step.check_program(b, [y], {**feeds, "mask": mask}, atol=5e-3, rtol=1e-2)
+    mask = np.where(rng.random((rows, keys)) < 0.7, rng.standard_normal((rows, keys)), -np.inf).astype(np.float32)
+    mask[3], mask[5, : keys * 4 // 5] = -np.inf, -np.inf
+    if empty != "nan":
+        feeds["q"][0, 7, 1] = np.nan
+    y = attention(b, q, b.transpose(k, (0, 2, 1)), v, [b.input("mask", DType.F32, mask.shape)], [("add", (SCORE, 3))], empty)
+    return run_step.check_program(b, [y], {**feeds, "mask": mask}, atol=5e-3, rtol=1e-2)[0]
+
+
+@pytest.mark.parametrize(
+    ("units", "sizes", "empty"),
+    [
+        (family.Units(32, 2, 32, True), (1, 37, 70, 24, 17), "clean"),
+        (family.Units(64, 1, 16, True), (2, 40, 50, 16, 40), "nan"),
+    ],
+    ids=str,
+)
+def test_rows(monkeypatch: pytest.MonkeyPatch, units: family.Units, sizes: tuple[int, ...], empty: str) -> None:
+    attend(monkeypatch, units, sizes, empty)
+
+
+@pytest.mark.skipif(
+    os.environ.get("ONNX_VULKAN_THOROUGH") != "1", reason="takes minutes to compile: ONNX_VULKAN_THOROUGH=1 runs it"
+)
+@pytest.mark.parametrize(
+    ("units", "sizes"),
+    [
+        (family.Units(32, 2, 64), (2, 50, 70, 40, 24)),
+        (family.Units(64, 1, 32), (1, 40, 50, 16, 17)),
+        (family.Units(128, 1, 64, True), (2, 70, 150, 64, 64)),
+        (family.Units(64, 2, 32, True), (1, 70, 100, 128, 128)),
+        (family.Units(32, 1, 64, True), (1, 9, 0, 16, 16)),
+    ],
+    ids=str,
+)
+def test_matrix_units(monkeypatch: pytest.MonkeyPatch, units: family.Units, sizes: tuple[int, ...]) -> None:
+    attend(monkeypatch, units, sizes)

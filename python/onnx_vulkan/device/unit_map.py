@@ -43,12 +43,12 @@ layout(push_constant, scalar) uniform Push {{ Numbers numbers; }};
 def row_map() -> NDArray[np.uint32]:
     """``[32, 8]``: the element ``16 * row + column`` that component i of invocation l holds in the map of ``coop_rows``.
 
-    Row ``l / 4`` (+ 8 where ``i & 2``), column ``l % 4 * 2 + i % 2`` (+ 8 where ``i & 4``): the four invocations of an aligned
+    Row ``l / 4`` (+ 8 where ``i & 4``), column ``l % 4 * 2 + i % 2`` (+ 8 where ``i & 2``): the four invocations of an aligned
     group share two rows.
     """
     lane, i = np.ogrid[:LANES, :8]
-    row = lane // 4 + (i & 2) * 4
-    column = lane % 4 * 2 + (i & 1) + (i & 4) * 2
+    row = lane // 4 + (i & 4) * 2
+    column = lane % 4 * 2 + (i & 1) + (i & 2) * 4
     numbers: NDArray[np.uint32] = (16 * row + column).astype(np.uint32)
     return numbers
 
