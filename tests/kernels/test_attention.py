@@ -160,7 +160,7 @@ def test_matrix_units_are_chosen_where_they_fit_and_pay() -> None:
     for head in (16, 40, 64):
         units = chosen(2048, 2048, head, 16)
         assert units is not None
-        assert units.suits(family.rounded(head, 32), family.rounded(head, 32), unit_limits())
+        assert units.suits(head, head, unit_limits())
     assert chosen(2048, 2048, 64, 16, max_shared_memory=32 << 10) is not None
     assert chosen(197, 197, 64, 96) is not None
     lacking: list[dict[str, Any]] = [
@@ -173,3 +173,10 @@ def test_matrix_units_are_chosen_where_they_fit_and_pay() -> None:
         assert chosen(2048, 2048, 64, 16, **changed) is None
     assert chosen(2048, 2048, 128, 16) is None
     assert chosen(1, 4096, 64, 32) is None, "few queries"
+    known = {"features": family.MATRIX_UNITS | {"coop_rows"}}
+    for head in (64, 72, 128):
+        units = chosen(2048, 2048, head, 16, **known)
+        assert units is not None and units.rows
+    assert chosen(197, 197, 64, 12, **known) is not None
+    assert chosen(2048, 2048, 136, 16, **known) is None
+    assert chosen(1, 4096, 64, 32, **known) is None, "few queries"

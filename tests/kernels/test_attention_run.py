@@ -22,13 +22,22 @@ def model(heads: int, rows: int, keys: int, depth: int, width: int) -> bytes:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10).SerializeToString()
 
 
-@pytest.mark.parametrize("units", [*family.UNITS, family.Units(64, 2, 64)], ids=str)
 @pytest.mark.parametrize(
-    "sizes", [(3, 70, 150, 80, 72), (2, 33, 77, 31, 17), (1, 1, 300, 64, 64), (5, 197, 197, 64, 64)], ids=str
+    "units", [*family.UNITS, family.Units(64, 2, 64), *family.ROWS, family.Units(64, 2, 32, rows=True)], ids=str
+)
+@pytest.mark.parametrize(
+    "sizes",
+    [(3, 70, 150, 80, 72), (2, 33, 77, 31, 17), (1, 1, 300, 64, 64), (5, 197, 197, 64, 64), (2, 70, 100, 128, 112)],
+    ids=str,
 )
 def test_matrix_units(sizes: tuple[int, ...], units: family.Units, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not Device.get().info.features >= family.MATRIX_UNITS:
+    device = Device.get().info
+    if not device.features >= family.MATRIX_UNITS:
         pytest.skip("the device lacks matrix units")
+    if units.rows and "coop_rows" not in device.features:
+        pytest.skip("the device holds matrices in another way")
+    if units.shared_memory(units.padded(sizes[3]), units.padded(sizes[4])) > device.limits.shared_memory:
+        pytest.skip("the device has not so much shared memory")
     monkeypatch.setattr(family, "choose", lambda *a, **k: units)
     seed = secrets.randbits(32)
     rng, (heads, rows, keys, depth, width) = np.random.default_rng(seed), sizes

@@ -1,7 +1,9 @@
 """The ``attention`` family: both products and the softmax between them in one kernel, or as three kernels.
 
-One kernel (``attention_units.glsl``, on matrix units) never stores the scores; it pays where they would be many. Otherwise the
-decomposition runs, with the scores in scratch memory. :func:`choose` says which, from sizes and device limits.
+One kernel on matrix units never stores the scores; it pays where they would be many. ``attention_rows.glsl`` keeps them in
+registers, which takes a device whose map of matrices is known (feature ``coop_rows``); ``attention_units.glsl`` passes them
+through shared memory. Otherwise the decomposition runs, with the scores in scratch memory. :func:`choose` says which, from sizes
+and device limits.
 """
 
 from __future__ import annotations
@@ -31,14 +33,12 @@ from onnx_vulkan.program.ir import Instr, Program, Value
 
 __all__ = ["MATRIX_UNITS", "UNITS", "AttentionStep", "Units", "attention_step", "choose"]
 
-MAX_HEAD = 64
-"""The largest head that one kernel takes: at 128 it takes 1.6 times as long as three on an H200."""
 # Microseconds on an H200 at 16 heads of 2,048 rows, keys and 64 elements; what counts is how they compare.
 LAUNCH = 4.0
-STEP = 5.8 / (64 * 64 * 128)
-"""Of a query, a key and an element of a head, in one workgroup of several on a core."""
-RESIDENT = 3
-"""Workgroups of a core that together are as fast as ``STEP`` says."""
+RESIDENT = {False: 3, True: 4}
+"""Workgroups of a core that together are as fast as ``STEP`` says, without and with scores in registers."""
+STEP = {False: 5.8 / (64 * 64 * 128), True: 1.33 / (64 * 32 * 128)}
+"""Of a query, a key and an element of a head, in one of these workgroups."""
 SCORE_MEMORY = 2.9e-6
 """Of the softmax of a score."""
 SCORE_PRODUCT = 5.1e-8
@@ -70,8 +70,20 @@ class Units:
         row = max(self.bn // 4, depth // 8) + 1
         return 16 * (tiles + self.bm * row)
 
+    def padded(self, size: int) -> int:
+        """A head size as the kernel takes it."""
+        return rounded(size, 16 if self.rows else 32)
+
+    @property
+    def largest_head(self) -> int:
+        """In shared memory heads of 128 take 1.6 times as long as three kernels on an H200, in registers a third."""
+        return 128 if self.rows else 64
+
     def suits(self, depth: int, width: int, limits: Limits) -> bool:
-        """Whether padded heads are loaded in whole turns (where the kernel wants that), and fit."""
+        """Whether heads are small enough, are loaded in whole turns when padded (where the kernel wants that), and fit."""
+        if max(depth, width) > self.largest_head:
+            return False
+        depth, width = self.padded(depth), self.padded(width)
         whole = self.rows or all(self.bn * size // 8 % self.threads == 0 for size in (depth, width))
         return whole and self.shared_memory(depth, width) <= limits.max_shared_memory
 
@@ -80,12 +92,13 @@ MATRIX_UNITS = frozenset({"coop_f16", "subgroup_vote", "subgroup_shuffle"})
 """The features that ``attention_units.glsl`` takes, besides subgroups of 32."""
 EXTENSIONS = (*matrix_units.EXTENSIONS, "GL_KHR_shader_subgroup_shuffle", "GL_KHR_shader_subgroup_vote")
 UNITS = (Units(128, 1, 64), Units(128, 1, 32))
+ROWS = (Units(128, 1, 32, rows=True), Units(128, 2, 64, rows=True), Units(256, 1, 64, rows=True))
 
 
 def one_kernel(units: Units, rows: int, keys: int, size: int, batch: int) -> float:
-    """Microseconds that ``attention_units.glsl`` takes about on a large GPU; *size* is both head sizes together."""
-    rounds = -(-batch * -(-rows // units.bm) // (RESIDENT * CORES))
-    return LAUNCH + rounds * -(-keys // units.bn) * units.bm * units.bn * size * STEP
+    """Microseconds that one kernel takes about on a large GPU; *size* is both head sizes together."""
+    rounds = -(-batch * -(-rows // units.bm) // (RESIDENT[units.rows] * CORES))
+    return LAUNCH + rounds * -(-keys // units.bn) * units.bm * units.bn * size * STEP[units.rows]
 
 
 def three_kernels(rows: int, keys: int, size: int, batch: int) -> float:
@@ -98,9 +111,9 @@ def space(rows: int, keys: int, depth: int, width: int, batch: int, limits: Limi
     """The legal variants: three kernels (None), and the ways of one kernel."""
     if not depth or not rows or not keys or not width or not batch:
         return [None]
-    if not halves or not limits.features >= MATRIX_UNITS or limits.subgroup_size != 32 or max(depth, width) > MAX_HEAD:
+    if not halves or not limits.features >= MATRIX_UNITS or limits.subgroup_size != 32:
         return [None]
-    return [None, *(u for u in UNITS if u.suits(rounded(depth, 32), rounded(width, 32), limits))]
+    return [None, *(u for u in (ROWS if "coop_rows" in limits.features else UNITS) if u.suits(depth, width, limits))]
 
 
 def choose(rows: int, keys: int, depth: int, width: int, batch: int, limits: Limits, *, halves: bool) -> Units | None:
@@ -109,10 +122,10 @@ def choose(rows: int, keys: int, depth: int, width: int, batch: int, limits: Lim
     *halves*: the operands are such that matrix units take them.
     """
     units = next(filter(None, space(rows, keys, depth, width, batch, limits, halves=halves)), None)
-    depth, width = rounded(depth, 32), rounded(width, 32)
-    if units is None or one_kernel(units, rows, keys, depth + width, batch) > three_kernels(rows, keys, depth + width, batch):
+    if units is None:
         return None
-    return units
+    size = units.padded(depth) + units.padded(width)
+    return units if one_kernel(units, rows, keys, size, batch) <= three_kernels(rows, keys, size, batch) else None
 
 
 def rounded(n: int, to: int) -> int:
@@ -275,7 +288,7 @@ class AttentionStep:
         sizes, halves = (at(self.m), at(self.t), depth, width, at(self.z)), self.are_halves(at)
         how = pick(
             "attention",
-            lambda: self.fused,
+            lambda: self.in_registers if "coop_rows" in limits.features else self.in_shared_memory,
             dict(zip(("rows", "keys", "depth", "width", "batch"), sizes, strict=True)),
             at,
             limits,
@@ -290,7 +303,7 @@ class AttentionStep:
         modes = sum(
             (m.mode(at) == along | 2) << n | (m.mode(at) & 1 == along and m.octets(at)) << n + 3 for n, (m, along) in sides
         )
-        units = (how.threads, how.threads, how.row_units, how.bn, rounded(depth, 32), rounded(width, 32), modes)
+        units = (how.threads, how.threads, how.row_units, how.bn, how.padded(depth), how.padded(width), modes)
         return [Launch(self.in_registers if how.rows else self.in_shared_memory, Variant(units, grid))]
 
 
