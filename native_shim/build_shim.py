@@ -11,9 +11,9 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 HEADERS = [HERE / "onnx_vulkan.h", *sorted(HERE.glob("ort_*.h"))]
-SOURCES = [HERE / f"{name}.c" for name in ("device", "memory", "copies", "transfer", "plan", "record", "run", "hash")] + sorted(
-    HERE.glob("ort_*.c")
-)
+SOURCES = [
+    HERE / f"{name}.c" for name in ("device", "memory", "copies", "transfer", "plan", "record", "submit", "run", "hash")
+] + sorted(HERE.glob("ort_*.c"))
 
 
 def cdefs(text: str) -> str:

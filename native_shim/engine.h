@@ -112,10 +112,11 @@ typedef struct ov_plan {
     bool indirect;
     uint8_t *in_external, *out_external; // by input, output: reached through an EXTERNAL patch
     bool any_out_external, uses_error;
-    uint32_t n_parts, n_dispatches, n_barriers; // parts: command buffers, split at the plan's submit points
-    _Atomic uint32_t parts_at_once;             // that one submit takes, by the time of earlier runs
-    ov_recording *recordings;                   // one for each context of the block
-    struct ov_plan *next;                       // most recently used first
+    uint32_t n_dispatches, n_barriers;
+    _Atomic uint32_t per_part, per_submit; // dispatches of one command buffer, and of one submit
+    atomic_bool timed;                     // whether a run has told how long the dispatches take
+    ov_recording *recordings;              // one for each context of the block
+    struct ov_plan *next;                  // most recently used first
 } ov_plan;
 
 int ov_plan_create(const ov_plan_desc *desc, uint32_t n_inputs, uint32_t n_outputs, ov_plan **out, ov_error *err);
@@ -134,10 +135,12 @@ static inline uint64_t ov_packed_bytes(const ov_io_desc *io, uint64_t elements) 
 }
 
 // record.c
-// A plan recorded for one run context: command buffers split at submit points, and the plan's record in host-visible memory.
+// A plan recorded for one run context: command buffers (parts) of so many dispatches each, and the plan's record in
+// host-visible memory.
 struct ov_recording {
     vk_handle pool, queries;
     void **commands;
+    uint32_t n_parts, per_part;
     ov_memory *record;
     uint8_t *values;     // the record in cached memory: patches are scattered, and the mapped record wants writes in order
     uint64_t generation; // of the context's segments when it was made; 0: not recorded
@@ -160,5 +163,13 @@ typedef struct ov_context {
 
 int ov_record(ov_device *d, ov_plan *plan, ov_context *c, bool profile, ov_error *err);
 void ov_recording_free(ov_device *d, ov_recording *r);
+
+// submit.c
+// OV_CANCELLED once the caller has cancelled the run.
+int ov_cancelled(const ov_io *io, ov_error *err);
+// Submits a recording, at most two submits ahead of the device; asks before each whether the run is cancelled.
+int ov_submit_run(ov_device *d, ov_context *c, const ov_plan *plan, const ov_recording *r, const ov_io *io, ov_error *err);
+// Learns from a run whose dispatches took `ns`. Gives whether the plan is to be recorded anew, in smaller parts.
+bool ov_learn_pace(ov_plan *plan, int64_t ns);
 
 #endif

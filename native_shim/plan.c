@@ -5,6 +5,7 @@
 #include "engine.h"
 
 enum { MAX_STACK = 64 };
+enum { PART = 64 }; // dispatches of a command buffer, as long as nothing is known of their time
 
 // The multiplier and shift of Granlund and Montgomery's round-up method; the same as plan/table.py's divisor_words.
 void ov_divisor_words(int64_t d, uint32_t out[3]) {
@@ -122,8 +123,7 @@ static const char *check_commands(const ov_plan_desc *p) {
         case OV_OP_COPY_ABSOLUTE:
             if (!c->a || !in_segment(p, c->y, c->b, c->size)) return "a copy of a weight lies outside its segment";
             break;
-        case OV_OP_BARRIER:
-        case OV_OP_SUBMIT: break;
+        case OV_OP_BARRIER: break;
         default: return "there is an unknown command";
         }
     }
@@ -210,10 +210,9 @@ int ov_plan_create(const ov_plan_desc *desc, uint32_t n_inputs, uint32_t n_outpu
         if (q->kind == OV_PATCH_EXTERNAL_OUT) plan->out_external[q->index] = plan->any_out_external = 1;
     }
     for (uint32_t i = 0; i < p->n_relocs; i++) plan->uses_error |= p->relocs[i].segment == OV_SEG_ERROR;
-    plan->n_parts = plan->parts_at_once = 1;
+    plan->per_part = plan->per_submit = PART;
     for (uint32_t i = 0; i < p->n_commands; i++) {
         uint32_t op = p->commands[i].op;
-        plan->n_parts += op == OV_OP_SUBMIT;
         plan->n_barriers += op == OV_OP_BARRIER;
         plan->n_dispatches += op == OV_OP_DISPATCH || op == OV_OP_DISPATCH_INDIRECT;
         plan->indirect |= op == OV_OP_DISPATCH_INDIRECT;

@@ -70,11 +70,12 @@ static int record_commands(recorder *k, ov_error *err) {
         case OV_OP_BARRIER: ov_barrier(k->d, k->commands, k->plan->indirect, false); break;
         case OV_OP_COPY: record_copy(k, c->x == OV_SEG_RECORD ? k->r->record : k->c->segments[c->x], c->a, c->y, c); break;
         case OV_OP_COPY_ABSOLUTE: record_copy(k, (const ov_memory *)(uintptr_t)c->a, c->push_offset, c->y, c); break;
-        case OV_OP_SUBMIT:
-            OV_TRY(end(k, err));
-            OV_TRY(begin(k, ++part, err));
-            break;
-        default: record_dispatch(k, c);
+        default:
+            if (k->dispatches && k->dispatches % k->r->per_part == 0) {
+                OV_TRY(end(k, err));
+                OV_TRY(begin(k, ++part, err));
+            }
+            record_dispatch(k, c);
         }
     }
     // The host reads outputs; a later run, of this block or another, may read what this one wrote on the device.
@@ -85,16 +86,23 @@ static int record_commands(recorder *k, ov_error *err) {
 // Makes what the recording needs and does not have yet.
 static int prepare(ov_device *d, const ov_plan *plan, ov_recording *r, bool profile, ov_error *err) {
     int32_t result;
+    if (r->per_part != plan->per_part) { // its command buffers are freed with their pool
+        if (r->pool) d->vk.DestroyCommandPool(d->handle, r->pool, NULL);
+        free(r->commands);
+        r->pool = 0;
+        r->commands = NULL;
+        r->per_part = plan->per_part;
+        r->n_parts = plan->n_dispatches ? (plan->n_dispatches + r->per_part - 1) / r->per_part : 1;
+    }
     if (!r->pool) {
         VkCommandPoolCreateInfo info = {.type = VK_TYPE_COMMAND_POOL_CREATE_INFO, .family = d->desc.queue_family};
         result = d->vk.CreateCommandPool(d->handle, &info, NULL, &r->pool);
         if (result) return ov_vk_fail(d, err, "vkCreateCommandPool", result);
     }
     if (!r->commands) {
-        r->commands = calloc(plan->n_parts, sizeof *r->commands);
+        r->commands = calloc(r->n_parts, sizeof *r->commands);
         if (!r->commands) return ov_fail(err, OV_OUT_OF_MEMORY, "No host memory for a recording.");
-        VkCommandBufferAllocateInfo info = {
-            .type = VK_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, .pool = r->pool, .count = plan->n_parts};
+        VkCommandBufferAllocateInfo info = {.type = VK_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, .pool = r->pool, .count = r->n_parts};
         result = d->vk.AllocateCommandBuffers(d->handle, &info, r->commands);
         if (result) {
             free(r->commands);

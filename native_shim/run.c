@@ -6,7 +6,6 @@
 
 #include "engine.h"
 
-enum { SUBMIT_NS = 20000000 };      // the time that one submit is to take, where a run is longer
 enum { CANCEL_POLL_NS = 10000000 }; // how often a run that waits for a context is asked whether it is cancelled
 
 struct ov_block {
@@ -146,13 +145,8 @@ int ov_block_add_plan(ov_block *b, const ov_plan_desc *desc, ov_error *err) {
 
 // ---- choosing plan and context ----
 
-static int cancelled(const ov_io *io, ov_error *err) {
-    if (!io->cancelled || !io->cancelled(io->user)) return OV_OK;
-    return ov_fail(err, OV_CANCELLED, "The run was cancelled before its end; it has no outputs.");
-}
-
 static int context_take(ov_block *b, const ov_io *io, ov_context **out, ov_error *err) {
-    OV_TRY(cancelled(io, err));
+    OV_TRY(ov_cancelled(io, err));
     pthread_mutex_lock(&b->lock);
     for (bool waited = false;;) {
         for (uint32_t i = 0; i < b->desc.contexts; i++)
@@ -177,7 +171,7 @@ static int context_take(ov_block *b, const ov_io *io, ov_context **out, ov_error
         OV_UNCOUNT(b->device, waiting, 1);
         if (!io->cancelled) continue;
         pthread_mutex_unlock(&b->lock); // what is asked may want the interpreter's lock
-        OV_TRY(cancelled(io, err));
+        OV_TRY(ov_cancelled(io, err));
         pthread_mutex_lock(&b->lock);
     }
 }
@@ -359,28 +353,6 @@ static void apply_patches(const ov_plan *plan, const ov_context *c, const ov_rec
     if (plan->p.n_patches) memcpy(ov_memory_mapped(r->record), r->values, plan->p.n_record);
 }
 
-// Submits the parts in order, at most two submits ahead of the device, so that a cancelled run stops soon.
-static int submit_parts(ov_device *d, ov_context *c, const ov_plan *plan, const ov_recording *r, const ov_io *io, ov_error *err) {
-    uint32_t at_once = plan->parts_at_once, submits = 0;
-    for (uint32_t part = 0; part < plan->n_parts; part += at_once, submits++) {
-        if (submits >= 2) OV_TRY(ov_wait(d, c->semaphore, c->value - 1, err));
-        OV_TRY(cancelled(io, err));
-        uint32_t left = plan->n_parts - part;
-        OV_TRY(ov_submit(d, r->commands + part, at_once < left ? at_once : left, c->semaphore, c->value + 1, err));
-        c->value++;
-    }
-    OV_COUNT(d, dispatches, plan->n_dispatches);
-    OV_COUNT(d, barriers, plan->n_barriers);
-    return OV_OK;
-}
-
-// How many parts a submit takes from now on: a run of `ns` then has a submit point every SUBMIT_NS, and a short run is one
-// submit.
-static void group_parts(ov_plan *plan, int64_t ns) {
-    int64_t fit = (int64_t)plan->n_parts * SUBMIT_NS / (ns > 0 ? ns : 1);
-    plan->parts_at_once = fit < 1 ? 1 : fit < plan->n_parts ? (uint32_t)fit : plan->n_parts;
-}
-
 static int check_error_word(const ov_plan *plan, ov_context *c, ov_error *err) {
     if (!plan->uses_error) return OV_OK;
     void *mapped = ov_memory_mapped(c->segments[OV_SEG_ERROR]);
@@ -432,6 +404,7 @@ static int run_plan(ov_block *b, ov_context *c, ov_plan *plan, const ov_io *io, 
     ov_device *d = b->device;
     ov_recording *r = &plan->recordings[c->index];
     bool profile = atomic_load(&b->profiling), works = plan->p.n_commands > 0;
+    int64_t took = 0;
     OV_TRY(eval_output_dims(b, c, plan, err));
     OV_TRY(context_fit(d, c, plan, err));
     if (works && (r->generation != c->generation || r->profiled != profile)) {
@@ -446,7 +419,7 @@ static int run_plan(ov_block *b, ov_context *c, ov_plan *plan, const ov_io *io, 
     if (works) {
         apply_patches(plan, c, r);
         int64_t submitted = c->phase_began;
-        int rc = submit_parts(d, c, plan, r, io, err);
+        int rc = ov_submit_run(d, c, plan, r, io, err);
         phase_ends(c, &c->times.submit_ns);
         // The host's memory for outputs is got while the device works.
         if (!rc && !plan->any_out_external) rc = ask_outputs(b, c, io, err);
@@ -456,7 +429,7 @@ static int run_plan(ov_block *b, ov_context *c, ov_plan *plan, const ov_io *io, 
         int waited = ov_wait(d, c->semaphore, c->value, rc ? &ignored : err);
         if (rc || waited) return rc ? rc : waited;
         phase_ends(c, &c->times.wait_ns);
-        if (plan->n_parts > 1) group_parts(plan, c->phase_began - submitted);
+        took = c->phase_began - submitted;
     } else if (!plan->any_out_external) {
         OV_TRY(ask_outputs(b, c, io, err));
     }
@@ -464,6 +437,10 @@ static int run_plan(ov_block *b, ov_context *c, ov_plan *plan, const ov_io *io, 
     OV_TRY(copy_outputs(b, c, plan, err));
     phase_ends(c, &c->times.copy_out_ns);
     if (works && profile && plan->n_dispatches) OV_TRY(keep_profile(b, plan, r, err));
+    if (works && ov_learn_pace(plan, took)) { // now, so that the next run finds its recording
+        ov_error ignored;
+        if (!ov_record(d, plan, c, profile, &ignored)) atomic_fetch_add(&b->recordings, 1);
+    }
     atomic_fetch_add(&b->runs, 1);
     atomic_fetch_add(&b->dispatches, plan->n_dispatches);
     OV_COUNT(d, runs, 1);

@@ -12,9 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_vulkan import Session
 from onnx_vulkan.errors import Cancelled
-from onnx_vulkan.plan import build
 
-PRODUCTS = 5 * build.SUBMIT_AFTER
+PRODUCTS = 5 * 64  # five command buffers: native_shim/plan.c
 SIZE = 64
 
 
@@ -84,8 +83,8 @@ def test_the_first_run_of_new_sizes_stops_as_well() -> None:
 
 
 def test_a_long_run_stops_well_before_its_end() -> None:
-    x = np.ones((64, 256), np.float32)
-    with Session.load(products(256)) as session:
+    x = np.ones((32, 128), np.float32)
+    with Session.load(products(128)) as session:
         begun = time.monotonic()
         session.run({"x": x})
         session.run({"x": x})

@@ -29,13 +29,13 @@ def long_model(products: int, size: int) -> bytes:
 
 
 def test_terminate_stops_a_block() -> None:
-    session = vulkan_session(long_model(160, 256))
-    x = np.random.default_rng(2).standard_normal((64, 256), np.float32)
+    session = vulkan_session(long_model(320, 128))
+    x = np.random.default_rng(2).standard_normal((32, 128), np.float32)
     session.run(None, {"x": x})
     begun = time.monotonic()
     want = session.run(None, {"x": x})[0]
     whole = time.monotonic() - begun
-    assert (want == np.roll(x, -160, 1)).all()
+    assert (want == np.roll(x, -320, 1)).all()
     before = Device.get().counters()
     options = ort.RunOptions()
     options.log_severity_level = 4
@@ -62,8 +62,8 @@ def test_a_flag_that_is_set_before_the_run() -> None:
 
 
 def test_each_thread_has_its_own_options() -> None:
-    session = vulkan_session(long_model(160, 256))
-    x = np.ones((64, 256), np.float32)
+    session = vulkan_session(long_model(320, 128))
+    x = np.ones((32, 128), np.float32)
     session.run(None, {"x": x})
     stopped, other = ort.RunOptions(), ort.RunOptions()
     stopped.log_severity_level = 4

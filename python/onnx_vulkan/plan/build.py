@@ -43,9 +43,6 @@ MAX_ELEMENTS = (1 << 31) - (1 << 27)
 
 IO_UNUSED, IO_HOST_KNOWN = 1, 2
 
-SUBMIT_AFTER = 32
-"""Dispatches between two submit points: a long run can be stopped there. Short runs pass them in one submit."""
-
 DIRECT_BYTES = 16 * 1024
 """Outputs up to this size are written straight to memory that the host reads, however far that is: a copy would cost more."""
 
@@ -381,8 +378,6 @@ class PlanDraft:
                 pending_writes.clear()
             pending_reads += reads
             pending_writes += writes
-            if self.t.hazards and len(self.t.hazards) % SUBMIT_AFTER == 0:
-                self.command(Op.SUBMIT)
             self.t.hazards.append((reads, writes))
             self.dispatch(launch, wanted[kernel, launch.variant.spec, record], record)
         return pipelines

@@ -53,7 +53,6 @@ class Op(IntEnum):
     BARRIER: shader and transfer writes before, shader and transfer accesses after.
     COPY: ``size`` bytes from segment ``x`` offset ``a`` to segment ``y`` offset ``b``.
     COPY_ABSOLUTE: like COPY, but from a weight: memory handle ``a``, byte ``push_offset`` in it, to segment ``y`` offset ``b``.
-    SUBMIT: a submit point: what follows goes into another command buffer (watchdogs, cancellation).
     """
 
     DISPATCH = 0
@@ -61,7 +60,6 @@ class Op(IntEnum):
     BARRIER = 2
     COPY = 3
     COPY_ABSOLUTE = 4
-    SUBMIT = 5
 
 
 class PatchKind(IntEnum):
