@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -137,3 +138,17 @@ def choice(tmp_path: Path) -> Path:
         helper.make_node("If", ["b"], ["y"], name="if", **branches),
     ]
     return _save(tmp_path / "choice.onnx", nodes, [_value("x", ["n", 4])], [_value("y", ["n", 4])], [])
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[object, str, str]]:
+    """The entry point in this process: exit code, stdout, stderr."""
+    from onnx_vulkan.cli import main
+
+    def call_main(*args: object) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["onnx-vulkan", *map(str, args)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        return exit_.value.code, *capsys.readouterr()
+
+    return call_main

@@ -7,20 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from calling import call
 from onnx import TensorProto, helper
-from onnx_vulkan.cli import app
 from onnx_vulkan.errors import InvalidInput
-from typer.testing import CliRunner
-
-runner = CliRunner()
-
-
-def call(*args: object) -> tuple[int, dict, str]:
-    """Exit code, JSON of stdout, stderr."""
-    done = runner.invoke(app, [str(a) for a in args])
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
 
 def shell(*args: object) -> subprocess.CompletedProcess:
@@ -60,20 +49,6 @@ def test_inspect_needs_no_gpu_and_no_ort(good: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, "inspect", str(good)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-2:] == ["0", "set()"]
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """The entry point in this process: exit code, stdout, stderr."""
-    from onnx_vulkan.cli import main
-
-    def call_main(*args: object) -> tuple[object, str, str]:
-        monkeypatch.setattr(sys, "argv", ["onnx-vulkan", *map(str, args)])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        return exit_.value.code, *capsys.readouterr()
-
-    return call_main
 
 
 def test_process(good: Path) -> None:

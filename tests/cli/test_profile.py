@@ -8,21 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from calling import call
 from onnx import TensorProto, helper, numpy_helper
-from onnx_vulkan.cli import app
 from onnx_vulkan.device import Device
 from onnx_vulkan.errors import DeviceError
-from typer.testing import CliRunner
 
 KNOWN = ("--ceiling", "memory=10", "--ceiling", "f32=100", "--ceiling", "launch=20")
-
-
-def call(*args: object) -> tuple[int, dict, str]:
-    """Exit code, JSON of stdout, stderr."""
-    done = CliRunner().invoke(app, ["profile", *(str(a) for a in args)])
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +48,7 @@ def profiled(network: Path, tmp_path_factory) -> tuple[dict, str, dict, str]:
     pytest.importorskip("plotly")
     folder = tmp_path_factory.mktemp("out")
     trace, page = folder / "trace.json", folder / "page.html"
-    code, data, err = call(network, "--dim", "n=3", "--runs", 3, *KNOWN, "--trace", trace, "--html", page)
+    code, data, err = call("profile", network, "--dim", "n=3", "--runs", 3, *KNOWN, "--trace", trace, "--html", page)
     assert code == 0, err
     return data, err, json.loads(trace.read_text()), page.read_text()
 
@@ -132,20 +123,20 @@ def test_page(profiled) -> None:
 
 
 def test_ceilings_are_measured_where_none_are_given(network: Path) -> None:
-    code, data, _ = call(network, "--dim", "n=1", "--runs", 1)
+    code, data, _ = call("profile", network, "--dim", "n=1", "--runs", 1)
     found = data["ceilings"]
     assert code == 0 and found["memory_gb_per_s"] > 0 and found["launch_us"] > 0 and found["arithmetic_gop_per_s"]["f32"] > 0
 
 
 def test_serial_has_no_overlaps(network: Path) -> None:
-    code, data, _ = call(network, "--dim", "n=2", "--runs", 1, "--serial", *KNOWN)
+    code, data, _ = call("profile", network, "--dim", "n=2", "--runs", 1, "--serial", *KNOWN)
     assert code == 0
     assert data["device_ms"]["kernels"] <= data["device_ms"]["span"] * 1.001
 
 
 def test_through_onnxruntime(network: Path) -> None:
     pytest.importorskip("onnxruntime_ep_vulkan")
-    code, data, err = call(network, "--dim", "n=3", "--runs", 2, "--backend", "ep", *KNOWN)
+    code, data, err = call("profile", network, "--dim", "n=3", "--runs", 2, "--backend", "ep", *KNOWN)
     assert code == 0, err
     assert data["backend"] == "ep" and data["block_runs"] == [1]
     conv = next(k for k in data["kernels"] if k["family"] == "conv")
@@ -155,7 +146,7 @@ def test_through_onnxruntime(network: Path) -> None:
 def test_blocks_between_nodes_of_the_cpu(loop: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_ep_vulkan")
     keep = ("--option", "island=keep", "--trace", tmp_path / "t.json")
-    code, data, err = call(loop, "--dim", "n=2", "--runs", 2, "--backend", "ep", *KNOWN, *keep)
+    code, data, err = call("profile", loop, "--dim", "n=2", "--runs", 2, "--backend", "ep", *KNOWN, *keep)
     assert code == 0, err
     assert len(data["block_runs"]) == 2 and {k["block"] for k in data["kernels"]} == {0, 1}
     assert math.isclose(sum(data["host_us"].values()), 1e3 * data["wall_ms"])
@@ -164,7 +155,7 @@ def test_blocks_between_nodes_of_the_cpu(loop: Path, tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_run(partial: Path) -> None:
-    code, data, err = call(partial)
+    code, data, err = call("profile", partial)
     assert code == 2 and data["refused"][0]["op_type"] == "NonZero" and "NonZero" in err
 
 
@@ -172,15 +163,15 @@ def test_a_device_without_timestamps(good: Path, monkeypatch) -> None:
     device = Device.get()
     monkeypatch.setattr(device, "info", replace(device.info, timestamp_bits=0))
     with pytest.raises(DeviceError, match="has no timestamps on its compute queue"):
-        call(good, "--dim", "batch=2", *KNOWN)
+        call("profile", good, "--dim", "batch=2", *KNOWN)
 
 
 def test_wrong_options(good: Path) -> None:
     with pytest.raises(Exception, match="--ceiling memory=fast"):
-        call(good, "--dim", "batch=2", "--ceiling", "memory=fast")
+        call("profile", good, "--dim", "batch=2", "--ceiling", "memory=fast")
     with pytest.raises(Exception, match="There is no option 'speed'"):
-        call(good, "--dim", "batch=2", "--option", "speed=high")
-    assert call(good, "--backend", "cuda")[0] != 0
+        call("profile", good, "--dim", "batch=2", "--option", "speed=high")
+    assert call("profile", good, "--backend", "cuda")[0] != 0
 
 
 def test_a_page_without_its_library(good: Path, tmp_path: Path, monkeypatch) -> None:
@@ -188,7 +179,7 @@ def test_a_page_without_its_library(good: Path, tmp_path: Path, monkeypatch) -> 
 
     monkeypatch.setattr(page.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(Exception, match=r"pip install 'onnx-vulkan\[html\]'"):
-        call(good, "--dim", "batch=2", "--html", tmp_path / "page.html")
+        call("profile", good, "--dim", "batch=2", "--html", tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 
 
@@ -217,7 +208,7 @@ def test_nodes_that_are_merged_into_others_are_named(tmp_path: Path) -> None:
     graph = helper.make_graph(nodes, "self", edges[:1], edges[1:], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
-    code, data, _ = call(tmp_path / "m.onnx", "--runs", 1, *KNOWN)
+    code, data, _ = call("profile", tmp_path / "m.onnx", "--runs", 1, *KNOWN)
     assert code == 0 and not set(data["nodes_without_kernel"]) & {"q", "k", "v", "scores", "softmax", "values"}
     by_family = {k["family"]: {n["name"] for n in k["nodes"]} for k in data["kernels"]}
     assert by_family["contract"] == {"q", "k", "v"} and {"scores", "softmax", "values"} <= by_family["attention"]

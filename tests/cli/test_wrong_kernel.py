@@ -7,21 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from calling import call
 from onnx import helper, numpy_helper
-from onnx_vulkan.cli import app
 from onnx_vulkan.codegen import functions
 from onnx_vulkan.errors import OnnxVulkanError
-from typer.testing import CliRunner
-
-runner = CliRunner()
-
-
-def call(*args: object) -> tuple[int, dict, str]:
-    """Exit code, JSON of stdout, stderr."""
-    done = runner.invoke(app, [str(a) for a in args])
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from onnx_vulkan.cli.inspect_commands import inspect_app
+from onnx_vulkan.cli.options import Atol, DeviceOption, Dims, Inputs, ModelOrBundle, ProviderOptions, Report, Rtol
 from onnx_vulkan.cli.report import CANNOT_RUN, FAILED, GOOD, contract, deliver, say
 from onnx_vulkan.errors import InvalidInput, OnnxVulkanError, RefusedError
 
@@ -23,24 +25,7 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     help="Run ONNX models on any Vulkan GPU.", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False
 )
-
-Model = Annotated[Path, typer.Argument(help="An .onnx file.", show_default=False)]
-ModelOrBundle = Annotated[Path, typer.Argument(help="An .onnx file, or a folder written by prepare.", show_default=False)]
-Dims = Annotated[list[str] | None, typer.Option("--dim", help="NAME=N: a named dim's number. Repeatable.", show_default=False)]
-Inputs = Annotated[
-    list[str] | None,
-    typer.Option("--input", help="NAME=FILE.npy: the array for an input; others are made up. Repeatable.", show_default=False),
-]
-Atol = Annotated[float | None, typer.Option(help="Absolute tolerance, instead of the table's.", show_default=False)]
-Rtol = Annotated[float | None, typer.Option(help="Relative tolerance, instead of the table's.", show_default=False)]
-ProviderOptions = Annotated[
-    list[str] | None,
-    typer.Option("--option", help="NAME=VALUE: a provider option (see the README). Repeatable.", show_default=False),
-]
-DeviceOption = Annotated[
-    str | None, typer.Option("--device", help="Which GPU: index, UUID or part of its name.", show_default=False)
-]
-Report = Annotated[Path | None, typer.Option("--report-json", help="Also write the JSON to this file.", show_default=False)]
+app.add_typer(inspect_app, name="inspect")
 
 
 def main() -> NoReturn:
@@ -87,32 +72,6 @@ def _request(model: Path, dims: list[str] | None, inputs: list[str] | None, **re
         if rest.get(option) is not None and not 0 <= rest[option] < float("inf"):
             raise InvalidInput(f"--{option} {rest[option]} is no tolerance; give a number from 0 on.")
     return Request(model, read_dims(dims or []), {n: Path(f) for n, f in read_pairs("--input", inputs or []).items()}, **rest)
-
-
-@app.command(
-    epilog=contract(
-        "inspect/1",
-        reads="the model and its external data; opens a GPU only with --device",
-        writes="the file of --report-json",
-        good="every node can run on Vulkan",
-        failed="the model cannot be read",
-        cannot_run="some node cannot",
-    )
-)
-def inspect(model: Model, device: DeviceOption = None, option: ProviderOptions = None, report_json: Report = None) -> None:
-    """Tell what of a model runs on Vulkan, and why the rest does not. Needs no GPU."""
-    from onnx_vulkan.cli import inspection
-    from onnx_vulkan.cli.running import read_pairs
-
-    info = None
-    if device is not None:
-        from onnx_vulkan.device import Device
-
-        info = Device.get(device).info
-    data = inspection.inspect(model, info, read_pairs("--option", option or []))
-    deliver("inspect/1", data, lambda: inspection.show(data), report_json)
-    say(inspection.verdict(data))
-    raise typer.Exit(GOOD if data["compatible"] else CANNOT_RUN)
 
 
 @app.command(

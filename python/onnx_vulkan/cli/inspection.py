@@ -12,25 +12,60 @@ from onnx_vulkan import frontend
 from onnx_vulkan.claims import BODIES_LEFT_ALONE, Claims, bodies_of, machine, partition, with_outer
 from onnx_vulkan.cli.report import shape_text
 from onnx_vulkan.dims import Extent
+from onnx_vulkan.engine.limits import TYPICAL, DeviceLimits
 from onnx_vulkan.engine.options import Options, parse_options
 from onnx_vulkan.errors import Refusal
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.inputs import unbound_dims
+from onnx_vulkan.inspect.decoder import as_options, find_decoder
+from onnx_vulkan.inspect.estimate import estimate_at
+from onnx_vulkan.inspect.folding import fold, numbers_text
 
 if TYPE_CHECKING:
-    from onnx_vulkan.device import DeviceInfo
+    from onnx_vulkan.device import Device
 
 __all__ = ["bodies", "describe", "describe_values", "inspect", "refusal_text", "show", "verdict"]
 
 
-def inspect(model: Path, device: DeviceInfo | None = None, options: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Read and judge *model*, for a device where one is given; gives what the command prints as JSON."""
+def inspect(
+    model: Path,
+    device: Device | None = None,
+    options: Mapping[str, str] | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """Read and judge *model*, for a device where one is given; gives what the command prints as JSON.
+
+    Raises InvalidInput where *dims* names a dim that the model does not have, or leaves one out.
+    """
     graph = frontend.load(model)
-    how: dict[str, Any] = {"options": parse_options(options or {}, Options)}
+    chosen = parse_options(options or {}, Options)
+    how: dict[str, Any] = {"options": chosen}
+    limits, direct = replace(TYPICAL, precision=chosen.precision), (False, False)
     if device is not None:
-        how |= {"features": device.features, "rates": machine(device.kind)}
+        how |= {"features": device.info.features, "rates": machine(device.info.kind)}
+        limits = DeviceLimits.of(device, chosen.precision)
+        direct = device.direct_input, device.info.kind in ("cpu", "integrated")
     claims = partition(graph, **how)
-    return {**describe(model, graph, claims), "bodies": list(bodies(graph, claims, **how))}
+    decoder = find_decoder(graph)
+    found, example, why_not = estimate_at(graph, claims, decoder, dims or {}, limits, direct)
+    return {
+        **describe(model, graph, claims),
+        "bodies": list(bodies(graph, claims, **how)),
+        "folded": {"inputs": _folded(graph, graph.inputs), "outputs": _folded(graph, graph.outputs)},
+        "decoder": None if decoder is None else decoder.data,
+        "dims_example": as_options(example),
+        "estimate": found,
+        "estimate_lacks": why_not,
+    }
+
+
+def _folded(graph: Graph, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Values whose names differ in one number, as one."""
+    values = describe_values(graph, names)
+    return [
+        {"name": f.name, "numbers": list(f.numbers), "dtype": f.facts[0], "shape": f.facts[1], "count": len(f.members)}
+        for f in fold((v["name"], (v["dtype"], shape_text(v["shape"]))) for v in values)
+    ]
 
 
 def bodies(graph: Graph, claims: Claims, **how: Any) -> Iterator[dict[str, Any]]:
@@ -137,9 +172,9 @@ def verdict(data: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def plural(n: int, noun: str) -> str:
-    """``1 block``, ``2 blocks``."""
-    return f"{n} {noun}" + ("" if n == 1 else "s")
+def plural(n: int, noun: str, many: str = "") -> str:
+    """``1 block``, ``2 blocks``; *many* where an s is not enough."""
+    return f"{n} {noun if n == 1 else many or noun + 's'}"
 
 
 def show(data: dict[str, Any]) -> None:
@@ -152,13 +187,48 @@ def show(data: dict[str, Any]) -> None:
     console.print(f"{plural(data['nodes'], 'node')}, opsets {opsets}, {data['weight_bytes'] / 2**20:.1f} MiB of weights")
     values = Table("", "name", "dtype", "shape", box=None, header_style="bold")
     for kind in ("inputs", "outputs"):
-        for v in data[kind]:
-            values.add_row(kind[:-1], v["name"], v["dtype"], shape_text(v["shape"]))
+        for v in data["folded"][kind]:
+            numbers = f"  ({numbers_text(v['numbers'])})" if v["numbers"] else ""
+            values.add_row(kind[:-1], v["name"] + numbers, v["dtype"], v["shape"])
     console.print(values, markup=False)
+    if data["decoder"] is not None:
+        d = data["decoder"]
+        console.print(f"a decoder with {plural(len(d['caches']), 'cache')}: {d['relation']}", markup=False, soft_wrap=True)
     if data["unbound_dims"]:
         console.print(f"dims to give with --dim: {', '.join(data['unbound_dims'])}", markup=False)
+        console.print(f"for example: {data['dims_example']}", markup=False, soft_wrap=True)
+    if data["estimate"] is not None:
+        _show_estimate(console, data["estimate"])
+    if data["estimate_lacks"]:
+        console.print(f"no estimate: {data['estimate_lacks']}", markup=False, soft_wrap=True)
     if data["refused"] or data["given_back"]:
         refused = Table("refused node", "operator", "check", "reason", box=None, header_style="bold")
         for r in (*data["refused"], *data["given_back"], *(r for b in data["bodies"] for r in b["given_back"])):
             refused.add_row(r["name"], f"{r['op_type']}-{r['since_version']}", r["check"], r["reason"])
         console.print(refused, markup=False)
+
+
+def _show_estimate(console: Any, e: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    at = ", ".join(f"{name} = {n}" for name, n in e["dims"].items())
+    memory = {name: f"{n / 2**20:.1f}" for name, n in e["memory_bytes"].items()}
+    console.print(
+        f"{'at ' + at if at else 'estimated'}: {e['operations'] / 1e9:.4g} Gop, {e['bytes_moved'] / 1e6:.4g} MB moved, "
+        f"{plural(e['dispatches'], 'dispatch', 'dispatches')}; {memory['peak']} MiB on the device ({memory['weights']} weights, "
+        f"{memory['intermediates']} intermediates, {memory['inputs']} inputs, {memory['outputs']} outputs)",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    families = Table("family", "kernels", "Gop", "MB", box=None, header_style="bold")
+    workloads = Counter(w["family"] for w in e["workloads"])
+    for row in e["families"]:
+        families.add_row(row["family"], str(row["kernels"]), f"{row['operations'] / 1e9:.4g}", f"{row['bytes'] / 1e6:.4g}")
+    console.print(families, markup=False)
+    told = ", ".join(f"{n} {family}" for family, n in workloads.most_common())
+    steps = sum(w["steps"] for w in e["workloads"])
+    text = f"{plural(len(e['workloads']), 'tunable workload')} in {plural(steps, 'step')}"
+    console.print(text + (f": {told}" if told else ""), markup=False)
+    for b in e["blocks_not_estimated"]:
+        console.print(f"block {b['block']} is not in the estimate: {b['reason']}", markup=False, soft_wrap=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from onnx_vulkan.dims import Dim, Extent, Scope, same, symbol
 from onnx_vulkan.graph import Graph, TensorType
@@ -46,6 +47,19 @@ class Decoder:
             parts.append(f"each run adds {self.new} to {self.past}")
         parts += [f"{name} = {n}" for name, n in self.fixed.items()]
         return "; ".join(parts)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What JSON has."""
+        return {
+            "caches": [{"input": i, "output": o} for i, o in self.caches],
+            "axis": self.axis,
+            "past": self.past,
+            "new": self.new,
+            "total": self.total,
+            "fixed": dict(self.fixed),
+            "relation": self.relation,
+        }
 
     def example(self) -> dict[str, int]:
         """Numbers for a run that adds one position."""

@@ -39,8 +39,12 @@ class DryPlan:
         return list(self.draft.constants())
 
 
-def dry_plan(graph: Graph, feeds: Mapping[str, Array], limits: DeviceLimits = TYPICAL) -> DryPlan:
+def dry_plan(
+    graph: Graph, feeds: Mapping[str, Array], limits: DeviceLimits = TYPICAL, direct: tuple[bool, bool] = (False, False)
+) -> DryPlan:
     """Plan *graph* for these inputs; of arrays with more than a few elements only the shape matters.
+
+    *direct*: whether kernels read inputs, and whether they write outputs, where the host has them; else copies are made.
 
     Raises RefusedError when a node cannot run, ShapeMismatch when the shapes break a constraint of the model, Unsupported when
     a tensor has more elements than kernels can index.
@@ -60,7 +64,8 @@ def dry_plan(graph: Graph, feeds: Mapping[str, Array], limits: DeviceLimits = TY
         limits=limits,
         pipelines=lambda wanted: [0] * len(wanted),
         weight=lambda v: 0,
-        direct_input=False,
+        direct_input=direct[0],
+        direct_output=direct[1],
         counted=structure.counted,
     )
     return DryPlan(structure, draft_plan(request), limits)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["FEWEST", "Folded", "fold"]
+__all__ = ["FEWEST", "Folded", "fold", "numbers_text"]
 
 FEWEST = 3
 """So many names at least are written as one."""
@@ -25,15 +25,12 @@ class Folded:
     facts: tuple[str, ...]
     members: tuple[str, ...]
 
-    @property
-    def told(self) -> str:
-        """``# from 0 to 25``, or ``# in 1, 5, 9``; empty for one name."""
-        if not self.numbers:
-            return ""
-        first, last = self.numbers[0], self.numbers[-1]
-        if self.numbers == tuple(range(first, last + 1)):
-            return f"# from {first} to {last}"
-        return f"# in {', '.join(map(str, self.numbers))}"
+
+def numbers_text(numbers: Sequence[int]) -> str:
+    """``# from 0 to 25``, or ``# in 1, 5, 9``."""
+    if list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"# from {numbers[0]} to {numbers[-1]}"
+    return f"# in {', '.join(map(str, numbers))}"
 
 
 def fold(values: Iterable[tuple[str, Sequence[str]]]) -> list[Folded]:

@@ -1,0 +1,80 @@
+"""``onnx-vulkan inspect``: ``inspect MODEL``, and sub-commands that look closer. The work is in ``onnx_vulkan.inspect``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from onnx_vulkan.cli.options import DeviceOption, Dims, Model, ProviderOptions, Report
+from onnx_vulkan.cli.report import CANNOT_RUN, GOOD, contract, deliver, say
+
+__all__ = ["inspect_app"]
+
+DEFAULT = "model"
+
+
+class _ModelFirst(TyperGroup):
+    """A group whose first argument may also be a model: ``inspect MODEL`` is ``inspect model MODEL``.
+
+    A word that is a sub-command is always meant as one. A file of that name is given as ``./NAME``; who may have meant it
+    is told so.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = [DEFAULT, *args]
+        elif len(args) == 1 and args[0] in self.commands and os.path.exists(args[0]):
+            ctx.fail(f"{args[0]!r} is a sub-command and a file here: write ./{args[0]} for the file.")
+        return super().parse_args(ctx, args)
+
+
+_READS = "the model and its external data"
+_CANNOT_READ = "the model cannot be read"
+_CONTRACT = contract(
+    "inspect/1",
+    reads=f"{_READS}; opens a GPU only with --device",
+    writes="the file of --report-json",
+    good="every node can run on Vulkan",
+    failed=_CANNOT_READ,
+    cannot_run="some node cannot",
+)
+
+inspect_app = typer.Typer(
+    cls=_ModelFirst,
+    subcommand_metavar="MODEL | COMMAND [ARGS]...",
+    epilog=_CONTRACT,
+    help="Tell what of a model runs on Vulkan, and why the rest does not; look closer at its nodes, draw it. Needs no GPU.\n\n"
+    "inspect MODEL is short for inspect model MODEL, whose --help names its options.",
+)
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)]
+NodeName = Annotated[
+    str, typer.Argument(help="The name of a node or of a value that it makes, or #N: number N.", show_default=False)
+]
+
+
+@inspect_app.command(DEFAULT, epilog=_CONTRACT)
+def model(
+    model: Model, dim: Dims = None, device: DeviceOption = None, option: ProviderOptions = None, report_json: Report = None
+) -> None:
+    """Tell what of a model runs on Vulkan, and why the rest does not; what it takes of arithmetic and memory.
+
+    Work and memory are those at the numbers of --dim, where dims have no number at those of the example that is given. They are
+    reckoned for a common GPU without matrix units, with --device for that one.
+    """
+    from onnx_vulkan.cli import inspection
+    from onnx_vulkan.cli.running import read_dims, read_pairs
+
+    opened = None
+    if device is not None:
+        from onnx_vulkan.device import Device
+
+        opened = Device.get(device)
+    data = inspection.inspect(model, opened, read_pairs("--option", option or []), read_dims(dim or []))
+    deliver("inspect/1", data, lambda: inspection.show(data), report_json)
+    say(inspection.verdict(data))
+    raise typer.Exit(GOOD if data["compatible"] else CANNOT_RUN)
