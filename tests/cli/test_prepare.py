@@ -159,8 +159,8 @@ def test_quantized(net: Path, mode: str) -> None:
     assert 0.98 <= data["quality"]["value"] < 1 and f"{mode} against the original: cosine 0.9" in err and "on 3 samples" in err
     bundle = read_bundle(net.parent / "b")
     assert bundle.conversion["reference"] == "model" and bundle.conversion["configuration"]["mode"] == mode
-    code, data, err = call("run", net.parent / "b", "--runs", 1)
-    assert code == 0, err
+    code, data, err = call("run", net.parent / "b", "--runs", 1, "--shadow")
+    assert code == 0 and data["shadow"]["standalone"]["kernels"] >= 2, err
 
 
 def test_a_quality_of_ones_own(net: Path) -> None:

@@ -143,6 +143,7 @@ def _in_float16(bundle: Bundle, graph: Graph, target: Path, asked: Preparation, 
         bundle,
         model=target,
         tolerance=allowed,
+        strict=True,  # the float64 result of another model excuses nothing
         conversion={"kind": "float16", "reference": "original"},
         quality={"metric": name, "value": value, "least": None, "samples": 0},
     )

@@ -75,7 +75,7 @@ def ort_session(path: Path, what: str, data: bytes | None = None, **kwargs: Any)
     external data from beside it."""
     ort = _onnxruntime()
     options = ort.SessionOptions()
-    options.log_severity_level = 3  # its warnings about the model's own shape hints are not about us
+    options.log_severity_level = 4  # its warnings about the model's own shape hints are not about us, its errors are raised
     if data is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
     try:
@@ -85,7 +85,8 @@ def ort_session(path: Path, what: str, data: bytes | None = None, **kwargs: Any)
 
 
 def _first_line(e: Exception) -> str:
-    lines = str(e).strip().splitlines() or [type(e).__name__]
+    text = str(e).strip().rpartition("Status Message: ")[2]  # what a node said, without where ONNX Runtime was told so
+    lines = text.splitlines() or [type(e).__name__]
     return "\n".join(lines) if lines[0].endswith(":") else lines[0]  # a list follows
 
 

@@ -22,15 +22,17 @@ from onnx_vulkan.inspect.work import WorkModel
 from onnx_vulkan.plan.build import PlanInput, PlanOutput, PlanRequest, draft_plan
 from onnx_vulkan.program.interp import Evaluator
 from onnx_vulkan.program.ir import Instr, Value
-from onnx_vulkan.tolerance import FP16_MODEL, FP32_MODEL, Tolerance, compare, no_worse_than
+from onnx_vulkan.tolerance import FP16_MODEL, FP32_MODEL, Tolerance, compare, no_worse_than, shares
 
 if TYPE_CHECKING:
     from onnx_vulkan.engine.block import Block
 
 __all__ = ["Checked", "shadow"]
 
-SELDOM = 200
-"""One in so many bytes may be rounded to the other side (:func:`_rounded_apart`)."""
+NOISE = (1e-6, 4e-6, 1.6e-5)
+"""Relative errors that float32 arithmetic may make before it rounds to steps, and how much of it is tried."""
+TRIALS = 6
+"""How often each is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +93,17 @@ class _Shadow:
             got = self._run(step, reads)
         except OnnxVulkanError as e:
             raise ShadowMismatch(f"the kernel of {_named(step, nodes)} failed: {e}") from e
-        worst = 0.0
-        exact: list[Array] = []
         allowed = self._tolerance(step, inside)
-        for n in range(len(want)):
-            found = compare(got[n], want[n], allowed)
-            if found.ratio > 1 and not _rounded_apart(got[n], want[n], inside):
-                exact = exact or self._evaluate(Evaluator(self.planned.numbers, float64=True), reads, inside, step)
-                if not no_worse_than([got[n]], [want[n]], [exact[n]], allowed):
-                    raise ShadowMismatch(
-                        f"the kernel of {_named(step, nodes)} is wrong: {_worst(got[n], want[n])}; the interpreter computes the "
-                        f"same from the same operands."
-                    )
-            worst = max(worst, min(found.ratio, 1.0))
+        found = [compare(g, w, allowed) for g, w in zip(got, want, strict=True)]
+        if any(f.ratio > 1 for f in found):
+            exact = self._evaluate(Evaluator(self.planned.numbers, float64=True), reads, inside, step)
+            if not no_worse_than(got, want, exact, allowed) and not self._excused(got, want, reads, inside, step, allowed):
+                n = next(n for n, f in enumerate(found) if f.ratio > 1)
+                raise ShadowMismatch(
+                    f"the kernel of {_named(step, nodes)} is wrong: {_worst(got[n], want[n])}, says the interpreter of the same "
+                    f"operands."
+                )
+        worst = max((min(f.ratio, 1.0) for f in found), default=0.0)
         self.values.update(zip(step.writes, want, strict=True))
         return Checked(step.label, nodes, worst)
 
@@ -114,12 +114,48 @@ class _Shadow:
         """What a kernel finds in memory for *v*: its own value, or that of which it is a reshape."""
         return self.values[self._stored(v)].reshape(self.machine.shape(v.shape))
 
-    def _evaluate(self, machine: Evaluator, reads: Mapping[Value, Array], inside: Sequence[Instr], step: Step) -> list[Array]:
-        """The interpreter's values of what *step* writes. A value that no instruction makes is a copy of what the step reads."""
+    def _excused(
+        self,
+        got: Sequence[Array],
+        want: Sequence[Array],
+        reads: Mapping[Value, Array],
+        inside: Sequence[Instr],
+        step: Step,
+        allowed: Tolerance,
+    ) -> bool:
+        """Whether each element that is off is what the interpreter gives with other last digits somewhere on the way.
+
+        A sum in another order may come to lie on the other side of a half, where it is rounded to a step, or of a threshold.
+        """
+        left = [g.shape == w.shape and shares(g, w, allowed) > 1 for g, w in zip(got, want, strict=True)]
+        for trial in range(TRIALS * len(NOISE)):
+            if not any(np.any(off) for off in left):
+                return True
+            noise = np.random.default_rng(trial), NOISE[trial % len(NOISE)]
+            other = self._evaluate(self.machine, reads, inside, step, noise)
+            left = [off & (shares(g, w, allowed) > 1) for off, g, w in zip(left, got, other, strict=True)]
+        return not any(np.any(off) for off in left)
+
+    def _evaluate(
+        self,
+        machine: Evaluator,
+        reads: Mapping[Value, Array],
+        inside: Sequence[Instr],
+        step: Step,
+        noise: tuple[np.random.Generator, float] | None = None,
+    ) -> list[Array]:
+        """The interpreter's values of what *step* writes. A value that no instruction makes is a copy of what the step reads.
+
+        *noise*: a source of random numbers and the relative error that every result of float arithmetic gets; whole numbers are
+        left as they are.
+        """
         env = {v: machine.enter(a, v.dtype) for v, a in reads.items()}
         with np.errstate(all="ignore"):
             for instr in inside:
-                env.update(zip(instr.outputs, machine.run(instr, [machine.read(env, v) for v in instr.inputs]), strict=True))
+                made = machine.run(instr, [machine.read(env, v) for v in instr.inputs])
+                if noise is not None:
+                    made = [_disturbed(a, *noise) for a in made]
+                env.update(zip(instr.outputs, made, strict=True))
         copied = [v for v in step.reads if v not in step.writes]
         return [env[v] if v in env else machine.read(env, copied[0]).reshape(machine.shape(v.shape)) for v in step.writes]
 
@@ -139,7 +175,7 @@ class _Shadow:
         alone = ReplayBlock(self.block.device, len(reads), [v.dtype.numpy for v in step.writes], _no_plan, contexts=1)
         try:
             alone.add_plan(self.block.tables(draft_plan(request)))
-            return alone.run([np.ascontiguousarray(a) for a in reads.values()])
+            return alone.run([np.asarray(a, order="C") for a in reads.values()])
         finally:
             alone.close()
 
@@ -149,14 +185,11 @@ class _Shadow:
         return FP16_MODEL if halves else FP32_MODEL
 
 
-def _rounded_apart(got: Array, want: Array, inside: Sequence[Instr]) -> bool:
-    """Whether bytes that a kernel rounds floats to differ in their last unit alone, and seldom: sums in another order may come to
-    lie on the other side of a half."""
-    casts = any(i.op == "cast" and i.inputs[0].dtype.is_float and i.out.dtype.is_int for i in inside)
-    if not casts or got.dtype.kind not in "iu" or got.dtype.itemsize > 1 or got.shape != want.shape:
-        return False
-    apart = np.abs(got.astype(np.int16) - want.astype(np.int16))
-    return int(apart.max(initial=0)) <= 1 and int(np.count_nonzero(apart)) <= max(1, apart.size // SELDOM)
+def _disturbed(array: Array, rng: np.random.Generator, size: float) -> Array:
+    if array.dtype.kind != "f" or np.array_equal(array, np.rint(array)):
+        return array
+    factor: Any = 1 + size * rng.standard_normal(array.shape)
+    return np.asarray(array * factor, array.dtype)
 
 
 def _no_plan(request: Request) -> Any:
