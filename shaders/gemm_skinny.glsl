@@ -16,6 +16,7 @@
 //   T4 w_quad(int n, int k, int k_end)             4 elements along k, or 4 columns at k; 0 from k_end on
 //   T4[2] f_octet, w_octet                         the same, 8 elements (along k where it is F's)
 //   void store(int z, int r, int n, int split, T acc)
+//   uvec4 w_octet_bits(...), T4[2] w_octet_values(uvec4)   the two halves of w_octet
 // With W_RUN defined, W lies along K in blocks of one scale, and a lane takes W_RUN quads of a block at a time:
 //   W_BLOCK w_block(int n, int k, int k_end)    what is loaded for the 4 * W_RUN elements from k on; its scale is 0 from k_end on
 //   T4 w_values(W_BLOCK w, int j)               quad j of them, before the scale; j is constant once loops are unrolled
@@ -44,13 +45,14 @@ const int HELPERS = IDLE < 1 ? 1 : (IDLE < K_LANES ? IDLE : K_LANES);  // thread
 // The lanes along K of a warp: neighbours are neighbours in memory, further ones have other columns and share their part of F.
 const int K_NEAR = K_LANES < 8 ? K_LANES : 8;
 
-#ifdef W_RUN
-const int F_POOL = 0;
-#else
-const int STEP = K_LANES * GRAIN * UNROLLED;       // elements along K that the workgroup takes at a time
+const int BLOCKS = K_LANES * UNROLLED;             // along K that the workgroup takes at a time
+const int STEP = BLOCKS * GRAIN;                   // elements along K of these
 const int F_SLOTS = ROWS * STEP / 4 < THREADS ? 1 : ROWS * STEP / 4 / THREADS;  // quads of a step of F that a thread stages
-const int F_POOL = F_STAGED ? 2 * ROWS * STEP / 4 : 0;
-#endif
+// A step of a row of F in shared memory: the first quads of all blocks, then their second ones, so that neighbouring lanes read
+// neighbours. The padding keeps those who write off each other's banks.
+const int F_PITCH = F_QUADS == 1 ? BLOCKS : BLOCKS + 1;
+const int F_ROW = F_QUADS * F_PITCH;
+const int F_POOL = F_STAGED ? 2 * ROWS * F_ROW : 0;
 const int POOL = F_POOL > THREADS * STAGE ? F_POOL : THREADS * STAGE;
 
 shared T4 pool[POOL];
@@ -66,24 +68,27 @@ T share_of_total(int e, int first) {
 }
 
 int thread, k_lane, column;
-#ifndef W_RUN
-T4 w_next[UNROLLED * 4 * W_QUADS];
 T4 f_next[F_SLOTS];
+#ifdef W_RUN
+W_BLOCK w_runs[UNROLLED * 4];
+#else
+uvec4 w_bits[W_OCTET ? UNROLLED * 4 : 1];
+T4 w_next[W_OCTET ? 1 : UNROLLED * 4];
+#endif
 
-// Start loading a thread's blocks of the step at k0. Behind a branch a compiler waits for what is on its way, so the step after the
-// last is loaded too; where the readers do not check K, the last one again.
-void fetch_wide(int n0, int k0, int k_end) {
-    if (K_WHOLE && F_STAGED) k0 = min(k0, k_end - STEP);
-    [[unroll]] for (int i = 0; i < UNROLLED * 4; i++) {
-        int k = k0 + (i / 4 * K_LANES + k_lane) * GRAIN + (W_ALONG_K ? 0 : i % 4);
-        int n = n0 + (W_ALONG_K ? column + i % 4 * COLUMN_LANES : column * 4 * W_QUADS);
-        if (W_OCTET) {
-            T4 q[2] = w_octet(n, k, k_end);
-            w_next[i * W_QUADS] = q[0];
-            w_next[(i + 1) * W_QUADS - 1] = q[1];
-        } else {
-            w_next[i] = w_quad(n, k, k_end);
-        }
+// Start loading block u of a thread's of the step at k0. Behind a branch a compiler waits for what is on its way, so the step after
+// the last is loaded too; where the readers do not check K, the last one again.
+void fetch_block(int u, int n0, int k0, int k_end) {
+    if (K_WHOLE && AHEAD) k0 = min(k0, k_end - STEP);
+    int k = k0 + (u * K_LANES + k_lane) * GRAIN;
+    [[unroll]] for (int i = 0; i < 4; i++) {
+        int n = n0 + (W_ALONG_K ? column + i * COLUMN_LANES : column * 4 * W_QUADS);
+#ifdef W_RUN
+        w_runs[u * 4 + i] = w_block(n, k, k_end);
+#else
+        if (W_OCTET) w_bits[u * 4 + i] = w_octet_bits(n, W_ALONG_K ? k : k + i, k_end);
+        else w_next[u * 4 + i] = w_quad(n, W_ALONG_K ? k : k + i, k_end);
+#endif
     }
 }
 
@@ -97,16 +102,98 @@ void fetch_few(int k0, int k_end) {
     }
 }
 
+// Where quad q along K of row r of the step's F lies in its half of the pool.
+int place_of(int r, int q) { return r * F_ROW + q % F_QUADS * F_PITCH + q / F_QUADS; }
+
 // Put it into the pool, as rows of quads along K.
 void stash_few(int at) {
     [[unroll]] for (int i = 0; i < F_SLOTS; i++) {
         int slot = thread + i * THREADS;
         if (slot >= ROWS * STEP / 4) break;
         if (F_ALONG_K) {
-            pool[at + slot] = f_next[i];
+            pool[at + place_of(slot / (STEP / 4), slot % (STEP / 4))] = f_next[i];
         } else {
             int k = slot % STEP, r = slot / STEP * 4;
-            [[unroll]] for (int c = 0; c < 4; c++) pool[at + (r + c) * (STEP / 4) + k / 4][k % 4] = f_next[i][c];
+            [[unroll]] for (int c = 0; c < 4; c++) pool[at + place_of(r + c, k / 4)][k % 4] = f_next[i][c];
+        }
+    }
+}
+
+// Quad j along K of row r of F that goes with a thread's block u of the step at k0.
+T4 few_quad(int at, int r, int u, int j, int k0, int k_end) {
+    int block = u * K_LANES + k_lane;
+    return F_STAGED ? pool[at + r * F_ROW + j * F_PITCH + block] : f_quad(r, k0 + block * GRAIN + 4 * j, k_end);
+}
+
+T4 acc[SUMS];
+
+#ifdef W_RUN
+// Add the products of block u, whose four columns' scales go with their sums.
+void multiply_block(int at, int u, int n0, int k0, int k_end) {
+    W_BLOCK w[4];
+    [[unroll]] for (int c = 0; c < 4; c++) w[c] = w_runs[u * 4 + c];
+    if (AHEAD) fetch_block(u, n0, k0 + STEP, k_end);
+    T4 part[ROWS];
+    [[unroll]] for (int r = 0; r < ROWS; r++) part[r] = T4(0);
+    // many rows are enough work to hide a loop, and unrolled a driver takes long to compile them
+    [[dont_unroll]] for (int j0 = 0; j0 < W_RUN; j0 += AT_ONCE) {
+        [[unroll]] for (int j = 0; j < AT_ONCE; j++) {
+            T4 q[4];
+            [[unroll]] for (int c = 0; c < 4; c++) q[c] = w_values(w[c], j);
+            [[unroll]] for (int r = 0; r < ROWS; r++) {
+                T4 f = few_quad(at, r, u, j0 + j, k0, k_end);
+                [[unroll]] for (int c = 0; c < 4; c++) {
+                    [[unroll]] for (int i = 0; i < 4; i++) part[r][c] = MAD(f[i], q[c][i], part[r][c]);
+                }
+            }
+        }
+        [[unroll]] for (int c = 0; c < 4; c++) w_advance(w[c]);
+    }
+    T4 scale = T4(w[0].scale, w[1].scale, w[2].scale, w[3].scale);
+    [[unroll]] for (int r = 0; r < ROWS; r++) acc[r] = MAD(scale, part[r], acc[r]);
+}
+#else
+// Add the products of block u.
+void multiply_block(int at, int u, int n0, int k0, int k_end) {
+    T4 w[4 * W_QUADS];
+    [[unroll]] for (int c = 0; c < 4; c++) {
+        if (W_OCTET) {
+            T4 q[2] = w_octet_values(w_bits[u * 4 + c]);
+            w[c * W_QUADS] = q[0];
+            w[(c + 1) * W_QUADS - 1] = q[1];
+        } else {
+            w[c] = w_next[u * 4 + c];
+        }
+    }
+    if (AHEAD) fetch_block(u, n0, k0 + STEP, k_end);
+    int k = k0 + (u * K_LANES + k_lane) * GRAIN;
+    [[unroll]] for (int r0 = 0; r0 < ROWS; r0 += F_ROWS) {
+        T4 f[F_ROWS * F_QUADS];
+        [[unroll]] for (int i = 0; i < (F_ALONG_K || F_STAGED ? F_ROWS : GRAIN); i++) {
+            if (!F_ALONG_K && !F_STAGED) {
+                T4 q = f_quad(r0, k + i, k_end);
+                [[unroll]] for (int r = 0; r < F_ROWS; r++) f[r * F_QUADS + i / 4][i % 4] = q[r];
+            } else if (F_QUADS == 2 && F_OCTET && !F_STAGED) {
+                T4 q[2] = f_octet(r0 + i, k, k_end);
+                f[i * F_QUADS] = q[0];
+                f[(i + 1) * F_QUADS - 1] = q[1];
+            } else {
+                [[unroll]] for (int j = 0; j < F_QUADS; j++) f[i * F_QUADS + j] = few_quad(at, r0 + i, u, j, k0, k_end);
+            }
+        }
+        [[unroll]] for (int i = 0; i < F_ROWS; i++) {
+            [[unroll]] for (int c = 0; c < 4; c++) {
+                if (W_ALONG_K) {
+                    [[unroll]] for (int j = 0; j < GRAIN; j++) {
+                        acc[r0 + i][c] = MAD(f[i * F_QUADS + j / 4][j % 4], w[c * W_QUADS + j / 4][j % 4], acc[r0 + i][c]);
+                    }
+                } else {
+                    [[unroll]] for (int p = 0; p < PARTS; p++) {
+                        int s = (r0 + i) * PARTS + p;
+                        acc[s] = MAD(T4(f[i * F_QUADS][c]), w[c * W_QUADS + p], acc[s]);
+                    }
+                }
+            }
         }
     }
 }
@@ -129,91 +216,27 @@ void main() {
     column = W_ALONG_K ? thread / K_NEAR % COLUMN_LANES : thread % COLUMN_LANES;
 
     begin(z);
-    T4 acc[SUMS];
     [[unroll]] for (int s = 0; s < SUMS; s++) acc[s] = T4(0);
-#ifdef W_RUN
-    for (int k = k_first + k_lane * GRAIN; k < k_end; k += K_LANES * GRAIN) {
-        W_BLOCK w[4];
-        [[unroll]] for (int c = 0; c < 4; c++) w[c] = w_block(n0 + column + c * COLUMN_LANES, k, k_end);
-        T4 part[ROWS];
-        [[unroll]] for (int r = 0; r < ROWS; r++) part[r] = T4(0);
-        // many rows are enough work to hide a loop, and unrolled a driver takes long to compile them
-        [[dont_unroll]] for (int j0 = 0; j0 < W_RUN; j0 += AT_ONCE) {
-            [[unroll]] for (int j = 0; j < AT_ONCE; j++) {
-                T4 q[4];
-                [[unroll]] for (int c = 0; c < 4; c++) q[c] = w_values(w[c], j);
-                [[unroll]] for (int r = 0; r < ROWS; r++) {
-                    T4 f = f_quad(r, k + 4 * (j0 + j), k_end);
-                    [[unroll]] for (int c = 0; c < 4; c++) {
-                        [[unroll]] for (int i = 0; i < 4; i++) part[r][c] = MAD(f[i], q[c][i], part[r][c]);
-                    }
-                }
-            }
-            [[unroll]] for (int c = 0; c < 4; c++) w_advance(w[c]);
-        }
-        T4 scale = T4(w[0].scale, w[1].scale, w[2].scale, w[3].scale);
-        [[unroll]] for (int r = 0; r < ROWS; r++) acc[r] = MAD(scale, part[r], acc[r]);
-    }
-#else
     int at = 0;
-    if (F_STAGED && k_first < k_end) {
-        fetch_few(k_first, k_end);
-        stash_few(at);
-        fetch_wide(n0, k_first, k_end);
+    // nothing is read of an operand that may be empty
+    if (k_first < k_end) {
+        if (F_STAGED) fetch_few(k_first, k_end);
+        if (AHEAD) [[unroll]] for (int u = 0; u < UNROLLED; u++) fetch_block(u, n0, k_first, k_end);
+        if (F_STAGED) stash_few(at);
     }
     for (int k0 = k_first; k0 < k_end; k0 += STEP) {
-        if (!F_STAGED) fetch_wide(n0, k0, k_end);
-        T4 w[UNROLLED * 4 * W_QUADS];
-        [[unroll]] for (int i = 0; i < UNROLLED * 4 * W_QUADS; i++) w[i] = w_next[i];
+        if (!AHEAD) [[unroll]] for (int u = 0; u < UNROLLED; u++) fetch_block(u, n0, k0, k_end);
         if (F_STAGED) {
             barrier();
             fetch_few(k0 + STEP, k_end);
-            fetch_wide(n0, k0 + STEP, k_end);
         }
-        [[unroll]] for (int u = 0; u < UNROLLED; u++) {
-            int k = k0 + (u * K_LANES + k_lane) * GRAIN;
-            [[unroll]] for (int r0 = 0; r0 < ROWS; r0 += F_ROWS) {
-                T4 f[F_ROWS * F_QUADS];
-                [[unroll]] for (int i = 0; i < (F_ALONG_K || F_STAGED ? F_ROWS : GRAIN); i++) {
-                    if (F_STAGED) {
-                        [[unroll]] for (int j = 0; j < F_QUADS; j++) {
-                            f[i * F_QUADS + j] = pool[at + (r0 + i) * (STEP / 4) + (k - k0) / 4 + j];
-                        }
-                    } else if (!F_ALONG_K) {
-                        T4 q = f_quad(r0, k + i, k_end);
-                        [[unroll]] for (int r = 0; r < F_ROWS; r++) f[r * F_QUADS + i / 4][i % 4] = q[r];
-                    } else if (F_QUADS == 2 && F_OCTET) {
-                        T4 q[2] = f_octet(r0 + i, k, k_end);
-                        f[i * F_QUADS] = q[0];
-                        f[(i + 1) * F_QUADS - 1] = q[1];
-                    } else {
-                        [[unroll]] for (int j = 0; j < F_QUADS; j++) f[i * F_QUADS + j] = f_quad(r0 + i, k + 4 * j, k_end);
-                    }
-                }
-                [[unroll]] for (int i = 0; i < F_ROWS; i++) {
-                    [[unroll]] for (int c = 0; c < 4; c++) {
-                        int at = (u * 4 + c) * W_QUADS;
-                        if (W_ALONG_K) {
-                            [[unroll]] for (int j = 0; j < GRAIN; j++) {
-                                acc[r0 + i][c] = MAD(f[i * F_QUADS + j / 4][j % 4], w[at + j / 4][j % 4], acc[r0 + i][c]);
-                            }
-                        } else {
-                            [[unroll]] for (int p = 0; p < PARTS; p++) {
-                                int s = (r0 + i) * PARTS + p;
-                                acc[s] = MAD(T4(f[i * F_QUADS][c]), w[at + p], acc[s]);
-                            }
-                        }
-                    }
-                }
-            }
-        }
+        [[unroll]] for (int u = 0; u < UNROLLED; u++) multiply_block(at, u, n0, k0, k_end);
         if (F_STAGED) {
             at = F_POOL / 2 - at;
             stash_few(at);
         }
     }
     if (F_STAGED) barrier();
-#endif
 
     [[unroll]] for (int s0 = 0; s0 < SUMS; s0 += STAGE) {
         [[unroll]] for (int s = 0; s < STAGE; s++) pool[(s * K_LANES + k_lane) * COLUMN_LANES + column] = acc[s0 + s];

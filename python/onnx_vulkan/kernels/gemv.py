@@ -133,15 +133,17 @@ void begin(int z) {{
         ):
             splits *= 2
         splits = splits if wanted is None else wanted.splits
-        few_mode = few.mode(at) | few.octets(at) << 2
-        if few_mode & 1 and (rows < 4 or wide.grain > 4):
-            few_mode = 0  # too few rows for a quad of them
         unrolled = shape.unrolled if depth >= shape.unrolled * shape.grain * lanes * splits else 1
         step = shape.grain * lanes * unrolled
+        quads = shape.grain // 4
+        pool = 2 * power_of_two(rows) * quads * (lanes * unrolled + (quads > 1)) * 4
         # two steps of the few rows, and what adds up the sums
-        staged = shape.staged and (2 * power_of_two(rows) * step + threads) * item <= limits.max_shared_memory
+        staged = shape.staged and (pool + threads) * item <= limits.max_shared_memory
+        few_mode = few.mode(at) | few.octets(at) << 2
+        if few_mode & 1 and (rows < 4 or (wide.grain > 4 and not staged)):
+            few_mode = 0  # too few rows for a quad of them
         whole = is_multiple(at, self.sizes.k, step * splits)
-        modes = mode, few_mode, unrolled, int(staged), int(whole)
+        modes = mode, few_mode, unrolled, int(staged), int(whole), int(shape.ahead)
         spec = (threads, threads, power_of_two(rows), lanes, splits, *modes)
         return Variant(spec, grid_of(ceil_div(wide.rows, width) * self.sizes.z * splits)), splits
 
@@ -156,6 +158,7 @@ class _Shape:
     width: int
     unrolled: int = 1
     staged: bool = False
+    ahead: bool = False
 
     def columns(self, lanes: int) -> int:
         """The columns of a workgroup with so many lanes along K."""

@@ -84,7 +84,10 @@ T4 {name}_quad_at(int i) {{ return T4({wide}); }}
 
 def no_octets(name: str) -> str:
     """The GLSL of an octet function that is never called."""
-    return f"T4[2] {name}_octet(int row, int k, int k_end) {{ return T4[2](T4(0), T4(0)); }}\n"
+    return f"""uvec4 {name}_octet_bits(int row, int k, int k_end) {{ return uvec4(0); }}
+T4[2] {name}_octet_values(uvec4 x) {{ return T4[2](T4(0), T4(0)); }}
+T4[2] {name}_octet(int row, int k, int k_end) {{ return T4[2](T4(0), T4(0)); }}
+"""
 
 
 def chunk_reader(params: Params, name: str, value: Value) -> str:
@@ -232,10 +235,10 @@ uvec4 {name}_chunk(int row, int k, int k_end) {{
             return no_octets(name)
         pair = "vec2(unpackFloat2x16(x))" if self.leaf.dtype is DType.F16 else "uintBitsToFloat(uvec2(x << 16, x & 0xFFFF0000u))"
         return f"""{self.octet_load(params, name)}vec2 {name}_pair(uint x) {{ return {pair}; }}
-T4[2] {name}_octet(int row, int k, int k_end) {{
-    uvec4 x = {name}_octet_bits(row, k, k_end);
+T4[2] {name}_octet_values(uvec4 x) {{
     return T4[2](T4({name}_pair(x[0]), {name}_pair(x[1])), T4({name}_pair(x[2]), {name}_pair(x[3])));
 }}
+T4[2] {name}_octet(int row, int k, int k_end) {{ return {name}_octet_values({name}_octet_bits(row, k, k_end)); }}
 """
 
     def octet_load(self, params: Params, name: str) -> str:
