@@ -14,7 +14,8 @@ from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.view import View
 from onnx_vulkan.dims import Extent, product
 from onnx_vulkan.kernels import Group, family
-from onnx_vulkan.kernels.gemv import Skinny, Spread, is_skinny
+from onnx_vulkan.kernels.gemv import Skinny, Spread, UnitSpread, is_skinny
+from onnx_vulkan.kernels.matrix_units import UNITS
 from onnx_vulkan.kernels.operand import Computed, Matrix, Operand
 from onnx_vulkan.kernels.product import Destination, Sizes, TiledStep, refusal
 from onnx_vulkan.kernels.row_scales import RowScales
@@ -50,36 +51,46 @@ void begin(int z) {{
 """
 
     def _render(self, kind: str, scratch: Value | None) -> Kernel:
-        skinny = self.skinny.get(kind)
+        name, _, unit = kind.partition(" on ")
+        skinny = self.skinny.get(name)
         if skinny is None:
             return super()._render(kind, scratch)
-        return skinny.kernel(scratch)
+        return skinny.kernel(scratch, UNITS.get(unit))
 
-    def kind(self, at: At, limits: Limits) -> str | None:
-        """Which skinny kernel can run the product, None where it has too many rows and columns."""
-        m, n = at(self.sizes.m), at(self.sizes.n)
-        if not is_skinny(m, n, limits):
-            return None
-        return "few rows" if m <= n else "few columns"
+    def kind(self, at: At) -> str:
+        """Which skinny kernel suits the product, if any."""
+        return "few rows" if at(self.sizes.m) <= at(self.sizes.n) else "few columns"
 
     def rule(self, at: At, limits: Limits) -> Any:
-        """In tiles, or by the skinny kernel: with few rows most of a tile would multiply rows that are not there, and the product
+        """In tiles, or by a skinny kernel: with few rows most of a tile would multiply rows that are not there, and the product
         is bound by reading the wide operand anyway."""
-        kind = self.kind(at, limits)
-        return self.skinny[kind].rule(at, limits, self.item) if kind else super().rule(at, limits)
+        skinny, unit = self.skinny[self.kind(at)], self.unit(at, limits)
+        on_units = skinny.unit_rule(at, limits, unit) if unit else None
+        if on_units:
+            return on_units
+        if is_skinny(at(self.sizes.m), at(self.sizes.n), limits):
+            return skinny.rule(at, limits, self.item)
+        return super().rule(at, limits)
 
     def space(self, at: At, limits: Limits) -> list[Any]:
         """The legal variants."""
-        kind = self.kind(at, limits)
-        return [*(self.skinny[kind].space(at, limits, self.item) if kind else ()), *super().space(at, limits)]
+        skinny, unit = self.skinny[self.kind(at)], self.unit(at, limits)
+        found: list[Any] = list(skinny.unit_space(at, limits, unit)) if unit else []
+        if is_skinny(at(self.sizes.m), at(self.sizes.n), limits):
+            found += skinny.space(at, limits, self.item)
+        return found + super().space(at, limits)
 
     def launches_of(self, choice: Any, at: At, limits: Limits) -> list[Launch]:
         """The launches of a variant."""
-        kind = self.kind(at, limits)
-        if not isinstance(choice, Spread) or kind is None:
-            return super().launches_of(choice, at, limits)
-        variant, splits = self.skinny[kind].variant(at, limits, self.item, choice)
-        return self.with_sum(Launch(self.kernel(kind, split=splits > 1), variant), splits, limits)
+        kind, unit = self.kind(at), self.unit(at, limits)
+        if isinstance(choice, UnitSpread):
+            assert unit is not None
+            kernel = self.kernel(f"{kind} on {unit.name}", split=choice.splits > 1)
+            return self.with_sum(self.skinny[kind].unit_launch(kernel, choice, at, limits, unit), choice.splits, limits)
+        if isinstance(choice, Spread):
+            variant, splits = self.skinny[kind].variant(at, limits, self.item, choice)
+            return self.with_sum(Launch(self.kernel(kind, split=splits > 1), variant), splits, limits)
+        return super().launches_of(choice, at, limits)
 
 
 @family("contract", refusal, views=frozenset({0, 1}), computed=frozenset({1}), epilogue=True)

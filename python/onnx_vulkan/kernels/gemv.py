@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from onnx_vulkan.codegen.kernel import At, Kernel, Limits, Variant, grid_of, is_multiple
+from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, grid_of, is_multiple
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.dims import ceil_div
 from onnx_vulkan.kernels import Group
+from onnx_vulkan.kernels.matrix_units import EXTENSIONS, Unit
 from onnx_vulkan.kernels.operand import Operand, accumulator
 from onnx_vulkan.kernels.product import Destination, Sizes, chosen_by_step, store
 from onnx_vulkan.kernels.tiles import CORES, MAX_SPLITS, SCRATCH_ELEMENTS, legal_splits, power_of_two
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["SKINNY", "Skinny", "Spread", "is_skinny"]
+__all__ = ["SKINNY", "Skinny", "Spread", "UnitSpread", "is_skinny"]
 
 SKINNY = 16
 """At most this many rows: 16 x 4 sums and a 4 x 4 block of the wide operand fill a thread's registers."""
@@ -40,6 +41,23 @@ class Spread:
         return f"stream, {self.threads} threads, {self.lanes} along k, {self.splits} splits"
 
 
+UNIT_ROWS = 64
+"""At most this many rows on matrix units: four units of sums for each unit of columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSpread:
+    """A variant on matrix units: *subgroups* a workgroup share out K for *columns* (a multiple of 16), K in *splits*."""
+
+    subgroups: int
+    columns: int
+    splits: int
+
+    @property
+    def name(self) -> str:
+        return f"stream on units, {self.subgroups} subgroups, {self.columns} columns, {self.splits} splits"
+
+
 @dataclass(frozen=True, slots=True)
 class Skinny:
     """A product where ``a`` has few rows, or else (not *few_rows*) ``b`` few columns."""
@@ -61,28 +79,93 @@ class Skinny:
         """The other one."""
         return self.b if self.few_rows else self.a
 
-    def kernel(self, scratch: Value | None) -> Kernel:
-        """The kernel that runs the epilogue, or writes partial sums into *scratch*."""
-        params, few, wide = Params(), self.few, self.wide
-        readers = [m.functions(params, name) + m.octet_function(params, name) for m, name in ((few, "f"), (wide, "w"))]
-        readers.append(wide.runs(params))
+    def kernel(self, scratch: Value | None, unit: Unit | None = None) -> Kernel:
+        """The kernel that runs the epilogue, or writes partial sums into *scratch*; on matrix units where a *unit* is given."""
+        params, few, wide, acc = Params(), self.few, self.wide, self.group.anchor.attrs["acc"]
+        readers = [m.functions(params, name) for m, name in ((few, "f"), (wide, "w"))]
+        if unit is None:
+            readers += [few.octet_function(params, "f"), wide.octet_function(params, "w"), wide.runs(params)]
+        template = "gemm_skinny_matrix" if unit else "gemm_skinny"
         arguments = "int z, int m, int n" if self.few_rows else "int z, int n, int m"
         text, reads = store(self.group, params, self.to, scratch, arguments)
-        body = f"""{accumulator(params, self.group.anchor.attrs["acc"])}#define SIZE_Z {params.word(self.sizes.z)}
+        body = f"""{unit.definitions(acc) if unit else accumulator(params, acc)}#define SIZE_Z {params.word(self.sizes.z)}
 #define SIZE_R {params.word(few.rows)}
 #define SIZE_W {params.word(wide.rows)}
 #define SIZE_K {params.word(self.sizes.k)}
-#include "gemm_skinny_variant.glsl"
+#include "{template}_variant.glsl"
 {"".join(readers)}
 void begin(int z) {{
     f_begin(z);
     w_begin(z);
 }}
-{text}#include "gemm_skinny.glsl"
+{unit.stored(acc, text) if unit else text}#include "{template}.glsl"
 """
         reads = tuple(dict.fromkeys((*self.a.leaves, *self.b.leaves, *reads)))
         writes = self.group.outputs if scratch is None else (scratch,)
-        return Kernel(self.group.label, params, body, reads, writes, chosen_by_step)
+        kernel = Kernel(self.group.label, params, body, reads, writes, chosen_by_step)
+        if unit:
+            kernel.extensions, kernel.fixed_subgroups = EXTENSIONS, True
+        return kernel
+
+    def unit_rule(self, at: At, limits: Limits, unit: Unit) -> UnitSpread | None:
+        """What sizes and limits alone say of matrix units, None where others do better."""
+        columns, depth, batch = at(self.wide.rows), at(self.sizes.k), at(self.sizes.z)
+        spaces = self._unit_shapes(at, limits, unit)
+        if not spaces:
+            return None
+        # narrower tiles of columns where there would be fewer workgroups than cores
+        width = 32 if batch * -(-columns // 32) >= CORES * 3 // 4 else 16
+        subgroups = max((s for s, w in spaces if w == width and depth >= s * unit.depth), default=0)
+        if not subgroups:
+            return None
+        groups, splits = batch * -(-columns // width), 1
+        while (
+            splits < MAX_SPLITS
+            and groups * splits < CORES // 2
+            and depth >= 8 * unit.depth * subgroups * splits
+            and 2 * splits * batch * at(self.few.rows) * columns <= SCRATCH_ELEMENTS
+        ):
+            splits *= 2
+        return UnitSpread(subgroups, width, splits)
+
+    def unit_space(self, at: At, limits: Limits, unit: Unit) -> list[UnitSpread]:
+        """The legal variants on matrix units."""
+        sizes = at(self.few.rows), at(self.wide.rows), at(self.sizes.k), at(self.sizes.z)
+        return [
+            UnitSpread(subgroups, columns, splits)
+            for subgroups, columns in self._unit_shapes(at, limits, unit)
+            for splits in legal_splits(2 * subgroups * unit.depth, sizes)
+        ]
+
+    def _unit_shapes(self, at: At, limits: Limits, unit: Unit) -> list[tuple[int, int]]:
+        """The workgroups that a device can run, in subgroups and columns: where operands lie as the units take them."""
+        rows, mode, few_mode = at(self.few.rows), self.wide.mode(at, unit), self.few.mode(at, unit)
+        if unit.parts > 1 or not mode & 4 or rows > UNIT_ROWS or not at(self.sizes.k):
+            return []
+        row_units = power_of_two(-(-rows // 16))
+
+        def chunks(width: int, along_own: int) -> int:
+            return unit.depth * (width // unit.chunk + 1) if along_own else width * (unit.depth // unit.chunk + 1)
+
+        return [
+            (subgroups, columns)
+            for columns in (16, 32, 64)
+            if columns * row_units <= 128
+            for subgroups in (1, 2, 4, 8, 16)
+            if subgroups * limits.subgroup_size <= min(limits.max_workgroup_invocations, 512)
+            and 16 * subgroups * max(chunks(16 * row_units, few_mode & 1) + chunks(columns, mode & 1), 4 * columns)
+            <= limits.max_shared_memory
+        ]
+
+    def unit_launch(self, kernel: Kernel, spread: UnitSpread, at: At, limits: Limits, unit: Unit) -> Launch:
+        """The launch of a variant on matrix units."""
+        row_units = power_of_two(-(-at(self.few.rows) // 16))
+        size = limits.subgroup_size
+        ahead = 4 if row_units == 1 else 2
+        modes = self.wide.mode(at, unit), self.few.mode(at, unit)
+        threads = spread.subgroups * size
+        spec = (threads, spread.subgroups, size, row_units, spread.columns // 16, spread.splits, *modes, ahead)
+        return Launch(kernel, Variant(spec, grid_of(ceil_div(self.wide.rows, spread.columns) * self.sizes.z * spread.splits)))
 
     def rule(self, at: At, limits: Limits, item: int) -> Spread:
         """What sizes and limits alone say."""
