@@ -60,15 +60,15 @@ def test_a_run_stops_at_the_submit_point_and_the_session_goes_on() -> None:
 
 def test_short_runs_are_one_submit() -> None:
     x = np.ones((1, 8), np.float32)
-    with Session.load(products(8)) as session:
+    with Session.load(products(8, 80)) as session:
 
         def submits() -> int:
             before = session.device.counters()["submits"]
             session.run({"x": x})
             return session.device.counters()["submits"] - before
 
-        assert submits() == 5
-        assert 1 in [submits() for _ in range(20)]  # a busy machine may make some of them long
+        assert submits() == 2
+        assert 1 in [submits() for _ in range(50)]  # a busy machine may make some of them long
 
 
 def test_the_first_run_of_new_sizes_stops_as_well() -> None:

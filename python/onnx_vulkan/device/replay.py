@@ -170,8 +170,8 @@ class ReplayBlock:
         The device knows elements below a byte packed: arrays (one element a byte) are packed and unpacked here.
 
         *outputs*: where to put them; else arrays are made. Once *cancel* is set, the run stops at its next submit point (one
-        every 20 ms or so; never inside of a dispatch, in a plan's first run only every 64). Raises InvalidInput, OutOfDeviceMemory, DeviceLost, Cancelled, or
-        what the planner raised.
+        every 20 ms or so; never inside of a dispatch, in a plan's first run only every 64). Raises InvalidInput,
+        OutOfDeviceMemory, DeviceLost, Cancelled, or what the planner raised.
         """
         if self.native is None:
             raise InvalidInput("The block was closed.")
