@@ -14,8 +14,7 @@ int ov_cancelled(const ov_io *io, ov_error *err) {
 }
 
 int ov_submit_run(ov_device *d, ov_context *c, const ov_plan *plan, const ov_recording *r, const ov_io *io, ov_error *err) {
-    uint32_t at_once = plan->per_submit / r->per_part, submits = 0;
-    if (!at_once) at_once = 1;
+    uint32_t at_once = (plan->per_submit + r->per_part - 1) / r->per_part, submits = 0;
     for (uint32_t part = 0; part < r->n_parts; part += at_once, submits++) {
         if (submits >= 2) OV_TRY(ov_wait(d, c->semaphore, c->value - 1, err));
         OV_TRY(ov_cancelled(io, err));
