@@ -58,3 +58,71 @@ def test_a_file_named_like_a_sub_command(good: Path, tmp_path: Path, monkeypatch
     assert command("inspect", "./model")[0] == command("inspect", "model", "model")[0] == 0
     code, _, err = command("inspect", "modle")
     assert code == 1 and "there is no file modle" in err
+
+
+def test_node(good: Path, partial: Path) -> None:
+    code, data, err = call("inspect", "node", good, "b")
+    assert code == 0 and err == "onnx-vulkan: b: Mul-14, in block 0\n"
+    assert data["inputs"] == [
+        {"name": "a", "dtype": "float32", "shape": ["batch", 8], "from": "node a"},
+        {"name": "w", "dtype": "float32", "shape": [8], "from": "constant"},
+    ]
+    assert data["outputs"] == [{"name": "b", "dtype": "float32", "shape": ["batch", 8], "to": ["node y"]}]
+    code, data, err = call("inspect", "node", partial, "nz")
+    assert code == 0 and (data["block"], data["check"]) == (None, "kernel") and data["reason"] in err
+    assert call("inspect", "node", partial, "@1")[1] == data and data["outputs"][0]["to"] == ["output"]
+
+
+def test_node_with_bodies(loop: Path) -> None:
+    _, data, _ = call("inspect", "node", loop, "loop")
+    assert data["captured"] == [{"name": "two", "dtype": "float32", "shape": [], "from": "constant"}]
+    assert data["bodies"] == [{"name": "body", "nodes": 2}] and data["attributes"] == {"body": "a body of 2 nodes"}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("lop", "no node and no value 'lop'; did you mean 'loop'?"),
+        ("x", "'x' is made by no node; the first that reads it is 'most' (@0)."),
+        ("next", "'next' is in a body of the node 'loop' (@2): inspect that one."),
+        ("@7", "there is no node @7: the model has 3, from @0 on."),
+    ],
+)
+def test_a_name_that_is_no_nodes(loop: Path, name: str, says: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        call("inspect", "node", loop, name)
+    assert says in str(error.value)
+
+
+def test_nodes(partial: Path, good: Path) -> None:
+    code, data, err = call("inspect", "nodes", partial, "--option", "island=keep")
+    assert code == 0 and err == "onnx-vulkan: partial.onnx: 2 of 2 nodes, 1 of them not on Vulkan\n"
+    assert [(n["op_type"], n["block"]) for n in data["nodes"]] == [("Relu", 0), ("NonZero", None)]
+    assert [n["name"] for n in call("inspect", "nodes", partial, "--option", "island=keep", "--refused")[1]["nodes"]] == ["nz"]
+    code, data, _ = call("inspect", "nodes", good, "--op-type", "Mul", "--op-type", "Add")
+    assert [n["name"] for n in data["nodes"]] == ["b", "y"] and data["nodes"][0]["inputs"][0]["name"] == "a"
+    with pytest.raises(InvalidInput, match="no node of the operator Mull; did you mean Mul"):
+        call("inspect", "nodes", good, "--op-type", "Mull")
+
+
+def test_trace(good: Path) -> None:
+    code, data, err = call("inspect", "trace", good, "b", "--depth", 1)
+    assert code == 0 and err == "onnx-vulkan: b: 2 neighbours within 1 step\n"
+    assert [(n["name"], n["distance"]) for n in data["nodes"]] == [("a", -1), ("b", 0), ("y", 1)]
+    assert [(e["name"], e["from"], e["to"]) for e in data["edges"]] == [
+        ("x", None, "a"), ("a", "a", "b"), ("b", "b", "y"), ("y", "y", None),
+    ]  # fmt: skip
+    assert data["edges"][1]["shape"] == ["batch", 8]
+    assert [n["name"] for n in call("inspect", "trace", good, "a", "--depth", 0)[1]["nodes"]] == ["a"]
+
+
+def test_tables_of_nodes(loop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnx_vulkan.cli import inspecting_nodes as work
+
+    monkeypatch.setenv("COLUMNS", "200")
+    model = work.read(loop, {})
+    work.show_node(work.node(loop, model, "loop"))
+    work.show_nodes(work.nodes(loop, model, [], refused=True))
+    work.show_trace(work.trace(loop, model, "trips", 1))
+    out = capsys.readouterr().out
+    assert "(left out)" in out and "node @2 loop: Loop-" in out and "float32 [n, 4]" in out and "-1" in out and "+1" in out

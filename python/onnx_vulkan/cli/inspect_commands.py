@@ -53,7 +53,7 @@ inspect_app = typer.Typer(
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)]
 NodeName = Annotated[
-    str, typer.Argument(help="The name of a node or of a value that it makes, or #N: number N.", show_default=False)
+    str, typer.Argument(help="The name of a node or of a value that it makes, or @N: number N.", show_default=False)
 ]
 
 
@@ -78,3 +78,82 @@ def model(
     deliver("inspect/1", data, lambda: inspection.show(data), report_json)
     say(inspection.verdict(data))
     raise typer.Exit(GOOD if data["compatible"] else CANNOT_RUN)
+
+
+@inspect_app.command(
+    epilog=contract(
+        "inspect-node/1",
+        reads=_READS,
+        writes="the file of --report-json",
+        good="the node is there, wherever it runs",
+        failed=f"{_CANNOT_READ}, or has no such node",
+    )
+)
+def node(model: Model, name: NodeName, option: ProviderOptions = None, report_json: Report = None) -> None:
+    """Show one node: what it reads and makes, with types and shapes, its attributes, and where it runs or why not."""
+    from onnx_vulkan.cli import inspecting_nodes as work
+
+    data = work.node(model, _read(model, option), name)
+    deliver("inspect-node/1", data, lambda: work.show_node(data), report_json)
+    say(work.node_verdict(data))
+
+
+@inspect_app.command(
+    epilog=contract(
+        "inspect-nodes/1",
+        reads=_READS,
+        writes="the file of --report-json",
+        good="the nodes are listed, be there none",
+        failed=f"{_CANNOT_READ}, or has no such operator",
+    )
+)
+def nodes(
+    model: Model,
+    op_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--op-type", help="Conv or com.microsoft::Gelu: only nodes of this operator. Repeatable.", show_default=False
+        ),
+    ] = None,
+    refused: Annotated[bool, typer.Option("--refused", help="Only nodes that do not run on Vulkan.")] = False,
+    option: ProviderOptions = None,
+    report_json: Report = None,
+) -> None:
+    """List nodes, with types and shapes of what they read and make, and where each runs."""
+    from onnx_vulkan.cli import inspecting_nodes as work
+
+    data = work.nodes(model, _read(model, option), op_type or [], refused=refused)
+    deliver("inspect-nodes/1", data, lambda: work.show_nodes(data), report_json)
+    say(work.nodes_verdict(data))
+
+
+@inspect_app.command(
+    epilog=contract(
+        "inspect-trace/1",
+        reads=_READS,
+        writes="the file of --report-json",
+        good="the node is there",
+        failed=f"{_CANNOT_READ}, or has no such node",
+    )
+)
+def trace(
+    model: Model,
+    name: NodeName,
+    depth: Annotated[int, typer.Option(min=0, help="How many values away a node may be.")] = 2,
+    option: ProviderOptions = None,
+    report_json: Report = None,
+) -> None:
+    """Show the neighbourhood of a node: who makes what it reads, who reads what it makes, with shapes."""
+    from onnx_vulkan.cli import inspecting_nodes as work
+    from onnx_vulkan.cli.inspection import plural
+
+    data = work.trace(model, _read(model, option), name, depth)
+    deliver("inspect-trace/1", data, lambda: work.show_trace(data), report_json)
+    say(f"{data['node']}: {plural(len(data['nodes']) - 1, 'neighbour')} within {plural(depth, 'step')}")
+
+
+def _read(model: Path, option: list[str] | None) -> Any:
+    from onnx_vulkan.cli.inspecting_nodes import read
+    from onnx_vulkan.cli.running import read_pairs
+
+    return read(model, read_pairs("--option", option or []))

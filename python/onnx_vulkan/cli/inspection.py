@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from onnx_vulkan import frontend
 from onnx_vulkan.claims import BODIES_LEFT_ALONE, Claims, bodies_of, machine, partition, with_outer
 from onnx_vulkan.cli.report import shape_text
-from onnx_vulkan.dims import Extent
 from onnx_vulkan.engine.limits import TYPICAL, DeviceLimits
 from onnx_vulkan.engine.options import Options, parse_options
 from onnx_vulkan.errors import Refusal
@@ -20,6 +19,7 @@ from onnx_vulkan.inputs import unbound_dims
 from onnx_vulkan.inspect.decoder import as_options, find_decoder
 from onnx_vulkan.inspect.estimate import estimate_at
 from onnx_vulkan.inspect.folding import fold, numbers_text
+from onnx_vulkan.inspect.nodes import type_data
 
 if TYPE_CHECKING:
     from onnx_vulkan.device import Device
@@ -137,17 +137,7 @@ def _all_graphs(graph: Graph) -> Iterator[Graph]:
 
 def describe_values(graph: Graph, names: Sequence[str]) -> list[dict[str, Any]]:
     """Name, dtype and shape of values; named dims are strings, an unknown rank is null."""
-    out = []
-    for name in names:
-        t = graph.types.get(name)
-        dtype = (t.dtype.onnx_name if t.dtype else t.type_name) if t else ""
-        shape = None if t is None or t.shape is None else [_dim(e) for e in t.shape]
-        out.append({"name": name, "dtype": dtype, "shape": shape})
-    return out
-
-
-def _dim(e: Extent) -> int | str:
-    return e if isinstance(e, int) else str(e)
+    return [{"name": name, **type_data(graph.types.get(name))} for name in names]
 
 
 def refusal_text(refused: Sequence[dict[str, Any]]) -> str:
