@@ -213,3 +213,16 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
         vulkan_session(str(path)).run(None, {"x": X})
     after = Device.get().counters()
     assert after["live_bytes"] == before["live_bytes"] and after["live_plans"] == before["live_plans"]
+
+
+def test_a_forked_child_is_told(tmp_path: Path) -> None:
+    session = vulkan_session(str(written(tmp_path)))
+    pid = os.fork()
+    if not pid:
+        try:
+            session.run(None, {"x": X})
+            os._exit(1)
+        except Exception as e:
+            os._exit(0 if "forked" in str(e) else 2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected())

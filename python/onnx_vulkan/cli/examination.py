@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ _DRIVER = (
     "install the GPU vendor's driver; without a GPU, the software driver gives right answers: "
     "sudo apt-get install libvulkan1 mesa-vulkan-drivers"
 )
+PROBE = 1 << 20  # bytes: a full disk may take a few
 # What a device without it cannot do: not an error, but worth knowing.
 _OPTIONAL = {
     "f16": "float16 models are refused",
@@ -147,17 +149,18 @@ def _plugin() -> list[Check]:
 def _caches() -> list[Check]:
     def cache() -> str:
         folder = _cache_dir()
-        if not folder.exists():
-            parent = next(p for p in folder.parents if p.exists())
-            if not os.access(parent, os.W_OK):
-                raise PermissionError(f"{folder} is not there and cannot be made")
-            return f"{folder} (empty)"
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(f"{folder} cannot be written to")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder) as probe:
+                probe.write(bytes(PROBE))
+        except OSError as e:
+            raise RuntimeError(f"{folder} cannot be written to: {e.strerror or e}") from e
         sizes = [p.stat().st_size for p in folder.rglob("*") if p.is_file()]
         return f"{folder}, {len(sizes)} files, {sum(sizes) / 2**20:.1f} MiB (may be deleted at any time)"
 
-    remedy = "set XDG_CACHE_HOME to a folder that can be written to; without it every start compiles its shaders again"
+    remedy = (
+        "make room, or set XDG_CACHE_HOME to a folder that can be written to; without it every start compiles its shaders again"
+    )
     return [_guarded("shader cache", cache, remedy, needed=False)]
 
 

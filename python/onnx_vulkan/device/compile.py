@@ -13,6 +13,7 @@ import importlib.resources
 import os
 import re
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = ["cache_dir", "counters", "needed_features", "resolve", "spirv", "writ
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"[ \t]*(?://.*)?$', re.M)
 SPIRV_MAGIC = b"\x03\x02\x23\x07"
+LEFT_BEHIND = 600.0  # seconds after which nobody is still writing a file
 CAPABILITIES = {
     9: "f16",
     10: "f64",
@@ -108,9 +110,19 @@ def write_atomically(path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(data)
         temporary.replace(path)
+        _remove_leftovers(path.parent)
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what processes have left that were killed while they wrote there."""
+    old = time.time() - LEFT_BEHIND
+    for left in folder.glob("*.tmp"):
+        with contextlib.suppress(OSError):
+            if left.stat().st_mtime < old:
+                left.unlink()
 
 
 def sealed(data: bytes) -> bytes:
