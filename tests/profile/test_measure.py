@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnx_vulkan.device import ProfileEntry
-from onnx_vulkan.profile.measure import Span, _after_barriers, _covered, _span_of, lanes
+from onnx_vulkan.profile.measure import Span, _covered, _span_of, after_barriers, lanes
 
 
 def span(start: float, ns: float) -> Span:
@@ -17,7 +17,7 @@ def test_a_start_before_a_barrier_is_over_is_put_right() -> None:
         ProfileEntry(3, "c", 60, 140),  # behind a barrier, stamped while it waited for b
         ProfileEntry(5, "d", 200, 10),
     ]
-    found = _after_barriers(entries)
+    found = after_barriers(entries)
     assert [(e.label, e.start_ns, e.ns) for e in found] == [("a", 0, 100), ("b", 10, 150), ("c", 160, 40), ("d", 200, 10)]
     assert _span_of(found) == 210
 

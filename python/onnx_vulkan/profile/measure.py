@@ -22,7 +22,7 @@ from onnx_vulkan.inspect.work import Work, WorkModel
 from onnx_vulkan.profile import ceilings
 from onnx_vulkan.profile.ceilings import Ceilings
 
-__all__ = ["PHASES", "Kernel", "Phase", "Profile", "Span", "lanes", "profile"]
+__all__ = ["PHASES", "Kernel", "Phase", "Profile", "Span", "after_barriers", "lanes", "profile"]
 
 PHASES = ("plan", "record", "copy_in", "submit", "outputs", "wait", "copy_out")
 """What the host does in a run of a block, in this order (see ``ov_run_times``)."""
@@ -203,14 +203,14 @@ def _profiled(run: Callable[[], Any], blocks: Sequence[Block], runs: int, patien
         shown: list[Shown] = []
         for _ in _repeat(runs, patience):
             run()
-            shown.append(([_after_barriers(b.replay.profile()) for b in blocks], [b.replay.times() for b in blocks]))
+            shown.append(([after_barriers(b.replay.profile()) for b in blocks], [b.replay.times() for b in blocks]))
         return shown
     finally:
         for b in blocks:
             b.replay.set_profile(False)
 
 
-def _after_barriers(entries: Sequence[ProfileEntry]) -> list[ProfileEntry]:
+def after_barriers(entries: Sequence[ProfileEntry]) -> list[ProfileEntry]:
     """The dispatches with starts that are not before the end of those that a barrier makes them wait for: a device may take the
     first timestamp while it still waits. Commands between dispatches are barriers."""
     out: list[ProfileEntry] = []
