@@ -1,4 +1,4 @@
-"""The command line: ``onnx-vulkan inspect | run | profile | prepare | doctor | devices | check``.
+"""The command line: ``onnx-vulkan inspect | run | profile | prepare | optimize | doctor | devices | check``.
 
 Options and exit codes are here; the work is next door.
 
@@ -236,6 +236,52 @@ def prepare(
     deliver("prepare/1", data, lambda: None)
     say(verdict)
     raise typer.Exit(code)
+
+
+@app.command(
+    epilog=contract(
+        "optimize/1",
+        reads="the bundle, with --resume the journal of an earlier search",
+        writes="the folder of --output (a bundle; with tactics where they make the model faster), beside it "
+        "OUTPUT.journal.jsonl, and the tactics that are kept to tactics.json in the cache folder",
+        good="the new bundle is written: faster, or compatible_no_measured_gain, which keeps the original",
+        failed="something is missing, damaged or in use (130 after Ctrl-C; the journal is good for --resume)",
+        cannot_run="the model cannot run on Vulkan from end to end",
+    )
+)
+def optimize(
+    bundle: Annotated[Path, typer.Argument(help="A folder written by prepare.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write.", show_default=False)],
+    trials: Annotated[int, typer.Option(help="The most variants that are tried.")] = 400,
+    seconds: Annotated[float, typer.Option(help="The most seconds that the search takes; comparing takes a minute more.")] = 300,
+    sampler: Annotated[str, typer.Option(help="tpe (needs optuna), random or exhaustive.")] = "tpe",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the journal of a search that was stopped.")] = False,
+    seed: Annotated[int, typer.Option(help="Another number, another search.")] = 0,
+    trial_seconds: Annotated[float, typer.Option(help="A variant that takes longer to check or to time is rejected.")] = 60,
+    device: DeviceOption = None,
+    option: ProviderOptions = None,
+    html: Annotated[Path | None, typer.Option(help="Write a picture of the search.", show_default=False)] = None,
+    report_json: Report = None,
+) -> None:
+    """Search faster variants of a bundle's kernels on this device; keep them only where the model is measurably faster."""
+    from onnx_vulkan.cli import tuning
+    from onnx_vulkan.cli.running import read_pairs
+    from onnx_vulkan.tune.children import Refused
+    from onnx_vulkan.tune.optimize import Job
+    from onnx_vulkan.tune.search import Budget
+
+    budget = Budget(trials, seconds, trial_seconds)
+    options = read_pairs("--option", option or [])
+    job = Job(bundle, output, budget, sampler, resume, device, options, seed)
+    try:
+        data, verdict = tuning.optimize_bundle(job, html)
+    except KeyboardInterrupt:
+        raise typer.Exit(tuning.STOPPED) from None
+    except Refused as e:
+        say(str(e))
+        raise typer.Exit(CANNOT_RUN if e.kind == RefusedError.__name__ else FAILED) from None
+    deliver("optimize/1", data, lambda: tuning.show(data), report_json)
+    say(verdict)
 
 
 @app.command(

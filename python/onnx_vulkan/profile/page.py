@@ -12,7 +12,7 @@ from onnx_vulkan.errors import InvalidInput
 from onnx_vulkan.profile.ceilings import LAUNCH, MEMORY
 from onnx_vulkan.profile.measure import Kernel, Profile, lanes
 
-__all__ = ["check_library", "document", "page"]
+__all__ = ["check_library", "document", "figure", "page"]
 
 _STYLE = "body { font: 15px system-ui, sans-serif; margin: 2em auto; max-width: 1400px; padding: 0 1em; }"
 _FONT = {"family": "system-ui, sans-serif"}
@@ -83,7 +83,7 @@ def time_line(p: Profile) -> dict[str, Any]:
         for family, found in bars.items()
     ]
     rows = sorted({row for found in bars.values() for row, _, _, _ in found}, key=lambda row: (row.startswith("host"), row))
-    return _figure(
+    return figure(
         "One profiled run (the clocks of host and device are fitted at the end of the wait)",
         traces,
         {"title": {"text": "us"}},
@@ -115,7 +115,7 @@ def roofline(p: Profile) -> dict[str, Any]:
         )
     found = [k.work.operations / k.work.bytes for kernels in points.values() for k in kernels]
     traces += _roofs(p.ceilings.rates, min(found, default=0.1) / 4, max(found, default=100.0) * 16)
-    return _figure(
+    return figure(
         "Roofline (area: time; what caches hold may lie above the roof of memory)",
         traces,
         {"type": "log", "title": {"text": "operations a byte"}},
@@ -174,7 +174,8 @@ def _facts(k: Kernel) -> str:
     )
 
 
-def _figure(title: str, traces: Sequence[Any], x: Mapping[str, Any], y: Mapping[str, Any], **layout: Any) -> dict[str, Any]:
+def figure(title: str, traces: Sequence[Any], x: Mapping[str, Any], y: Mapping[str, Any], **layout: Any) -> dict[str, Any]:
+    """A figure of traces, for :func:`document`."""
     return {
         "data": list(traces),
         "layout": {"title": {"text": title}, "font": _FONT, "xaxis": x, "yaxis": y, "hovermode": "closest", **layout},

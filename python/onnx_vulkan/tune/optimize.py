@@ -15,7 +15,7 @@ from onnx_vulkan.codegen.choices import Workload
 from onnx_vulkan.errors import InvalidInput
 from onnx_vulkan.tune.children import WORKER, Child, Failed
 from onnx_vulkan.tune.journal import Journal
-from onnx_vulkan.tune.pairs import Pairs, measure_pairs
+from onnx_vulkan.tune.pairs import MOST_PAIRS, Pairs, measure_pairs
 from onnx_vulkan.tune.search import Budget, Search, Target, Watcher
 from onnx_vulkan.tune.tactics import Place, Tactic, add_tactics, default_file, write_tactics
 
@@ -27,7 +27,7 @@ OPENING_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked for. ``command`` starts a worker; ``seed`` makes two searches alike."""
+    """What is asked for. ``seed`` makes two searches alike, ``pairs`` are compared at most, ``command`` starts a worker."""
 
     bundle: Path
     output: Path
@@ -37,6 +37,7 @@ class Job:
     device: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
+    pairs: int = MOST_PAIRS
     command: Sequence[str] = WORKER
 
 
@@ -101,7 +102,7 @@ def optimize(job: Job, watcher: Watcher | None = None) -> dict[str, Any]:
         pairs = Pairs(stopped="no variant is faster than the rule's choice")
         if changed:
             write_tactics(file, kept)
-            pairs = measure_pairs(lambda: child(False), file, job.budget.request_seconds, watcher.paired)
+            pairs = measure_pairs(lambda: child(False), file, job.budget.request_seconds, watcher.paired, job.pairs)
         faster = bool(changed) and pairs.faster
         covered = {t.workload.digest for t in kept} >= {t.workload.digest for t in targets}
         states = Counter(t.state for t in search.trials)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -64,7 +65,11 @@ class _Tpe:
             for axis, n in zip(axes, numbers, strict=True):
                 axis.append(n)
         self.axes = {kind: [sorted(set(axis)) for axis in axes] for kind, axes in self.axes.items()}
-        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=START, multivariate=True, group=True, constant_liar=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that kinds with axes of their own (group) are an experimental feature
+            sampler = optuna.samplers.TPESampler(
+                seed=seed, n_startup_trials=START, multivariate=True, group=True, constant_liar=True
+            )
         self.study = optuna.create_study(sampler=sampler)
         self.random = random.Random(seed)
         self.asked: dict[str, Any] = {}

@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from onnx_vulkan import frontend
+from onnx_vulkan import claims, frontend
 from onnx_vulkan.bundle import is_bundle, read_bundle
 from onnx_vulkan.device import Device
 from onnx_vulkan.engine.options import Options, parse_options
 from onnx_vulkan.engine.session import Session
-from onnx_vulkan.errors import DeviceLost
+from onnx_vulkan.errors import DeviceLost, RefusedError
 from onnx_vulkan.graph import Array
 from onnx_vulkan.inputs import make_inputs
 from onnx_vulkan.tolerance import compare, tolerance_of
@@ -62,6 +62,9 @@ class Bench:
             self.tolerance = tolerance_of({t.dtype for t in self.graph.types.values() if t.dtype is not None})
         self.options = parse_options(options, Options)
         self.device = Device.get(device or self.options.device)
+        refusals = claims.partition(self.graph, features=self.device.info.features).refusals
+        if refusals:
+            raise RefusedError(self.graph.name, refusals)
         answer: dict[str, Any] = {"place": dataclasses.asdict(Place.of(self.device.info)), "kind": self.device.info.kind}
         if steps:
             self.workshop = Workshop(self.graph, self.device, self.options, self.feeds)
