@@ -107,6 +107,12 @@ def read_case(request: Request, precision: str) -> tuple[Path, Case, bool]:
     return bundle.model, Case(graph, bundle.inputs, bundle.reference, allowed, strict, bool(bundle.generated)), True
 
 
+def _tactics(request: Request) -> dict[str, str]:
+    """The options with which a bundle's own tactics are used, where it has some."""
+    file = read_bundle(request.model).tactics if is_bundle(request.model) else None
+    return {"tactics": "cache-only", "tactics_file": str(file)} if file is not None else {}
+
+
 def run(request: Request) -> tuple[dict[str, Any], int, str]:
     """Run the model; gives the JSON, the exit code and the verdict. Raises OnnxVulkanError where that stops short."""
     if request.html is not None:
@@ -136,7 +142,7 @@ def run(request: Request) -> tuple[dict[str, Any], int, str]:
         text = f"{name}: cannot run on Vulkan from end to end; refused: {refusal_text(inspected['refused'])}"
         return data, CANNOT_RUN, text
 
-    options = {**request.options, **({"device": request.device} if request.device else {})}
+    options = {**_tactics(request), **request.options, **({"device": request.device} if request.device else {})}
     doors = ("ep", "standalone") if backend == "both" else (backend,)
     sides = {"cpu": cpu_side(path, case.graph, case.feeds)}
     for door in doors:

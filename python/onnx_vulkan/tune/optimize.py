@@ -154,11 +154,10 @@ def _right(winners: list[Tactic], file: Path, child: Any, job: Job) -> tuple[lis
     changed = [t for t in winners if t.choice != t.default]
     if not changed or ratio(changed) <= 1:
         return winners, []
-    if ratio([]) > 1:
-        raise InvalidInput(f"without any tactics the outputs of {job.bundle} are beyond its tolerance here: run it first.")
+    allowed = max(ratio([]), 1.0)  # where rounding alone is beyond the tolerance, no further beyond it
     alone = {t.key: ratio([t]) for t in changed}
-    bad = [t for t in changed if alone[t.key] > 1] or changed
+    bad = [t for t in changed if alone[t.key] > allowed] or changed
     rest = [t for t in winners if t not in bad]
-    if rest != winners and [t for t in rest if t.choice != t.default] and ratio(rest) > 1:
+    if any(t.choice != t.default for t in rest) and ratio(rest) > allowed:
         rest, bad = [t for t in winners if t.choice == t.default], changed
     return rest, [(t, min(alone[t.key], 1e30)) for t in bad]
