@@ -31,7 +31,7 @@ __all__ = ["Checked", "shadow"]
 
 NOISE = (1e-6, 4e-6, 1.6e-5)
 """Relative errors that float32 arithmetic may make before it rounds to steps, and how much of it is tried."""
-TRIALS = 6
+TRIALS = 16
 """How often each is tried."""
 
 
@@ -63,6 +63,7 @@ class _Shadow:
         self.machine = Evaluator(planned.numbers)
         self.work = WorkModel(structure.program, planned.numbers)
         self.values: dict[Value, Array] = {}
+        self.outputs = {o.value: v for o, v in zip(structure.outputs, structure.program.outputs, strict=True)}
 
     def check(self, request: Request) -> list[Checked]:
         for given, known in zip(request.inputs, self.structure.inputs, strict=True):
@@ -144,7 +145,7 @@ class _Shadow:
         step: Step,
         noise: tuple[np.random.Generator, float] | None = None,
     ) -> list[Array]:
-        """The interpreter's values of what *step* writes. A value that no instruction makes is a copy of what the step reads.
+        """The interpreter's values of what *step* writes.
 
         *noise*: a source of random numbers and the relative error that every result of float arithmetic gets; whole numbers are
         left as they are.
@@ -156,8 +157,14 @@ class _Shadow:
                 if noise is not None:
                     made = [_disturbed(a, *noise) for a in made]
                 env.update(zip(instr.outputs, made, strict=True))
-        copied = [v for v in step.reads if v not in step.writes]
-        return [env[v] if v in env else machine.read(env, copied[0]).reshape(machine.shape(v.shape)) for v in step.writes]
+        return [env[v] if v in env else self._copied(machine, env, v) for v in step.writes]
+
+    def _copied(self, machine: Evaluator, env: Mapping[Value, Array], v: Value) -> Array:
+        """What a copy at the block's edge holds: an output of the program under its reshapes, or a constant."""
+        source = self.outputs[v]
+        while source not in env and not source.is_const:
+            source = self.work.producers[source].inputs[0]
+        return machine.read(env, source).reshape(machine.shape(v.shape))
 
     def _run(self, step: Step, reads: Mapping[Value, Array]) -> list[Array]:
         """The step alone on the device."""
