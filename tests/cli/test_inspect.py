@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from calling import call
 from catalog import made_skeleton
+from onnx import helper
 from onnx_vulkan.cli import inspection
 from onnx_vulkan.errors import InvalidInput
+from onnx_vulkan.inspect import picture
 
 
 def test_a_decoder() -> None:
@@ -126,3 +130,51 @@ def test_tables_of_nodes(loop: Path, capsys: pytest.CaptureFixture[str], monkeyp
     work.show_trace(work.trace(loop, model, "trips", 1))
     out = capsys.readouterr().out
     assert "(left out)" in out and "node @2 loop: Loop-" in out and "float32 [n, 4]" in out and "-1" in out and "+1" in out
+
+
+def test_dot(partial: Path, tmp_path: Path) -> None:
+    keep = ("--option", "island=keep")
+    code, data, err = call("inspect", "dot", partial, "-o", tmp_path / "p.dot", *keep)
+    text = (tmp_path / "p.dot").read_text()
+    assert code == 0 and (data["format"], data["nodes"], data["bytes"]) == ("dot", 2, len(text))
+    assert err.endswith("p.dot: 2 nodes\n")
+    assert "n0 -> n1" in text and picture.REFUSED in text and "NonZero" in text and "float32 [2, 8]" in text
+    code, data, _ = call("inspect", "dot", partial, "-o", tmp_path / "p.svg", *keep)
+    svg = ElementTree.parse(tmp_path / "p.svg").getroot()
+    assert code == 0 and data["format"] == "svg" and {"n0", "n1"} <= {e.get("id") for e in svg.iter()}
+    code, data, _ = call("inspect", "dot", partial, "-o", tmp_path / "a.dot", "--around", "nz", "--depth", 0)
+    assert data["nodes"] == 1
+
+
+def test_dot_of_kernels(tmp_path: Path) -> None:
+    code, data, err = call("inspect", "dot", made_skeleton("gpt2_tiny"), "-o", tmp_path / "k.dot", "--program")
+    text = (tmp_path / "k.dot").read_text()
+    assert code == 0 and data["program"] and data["dims"]["total_sequence"] == 17 and "kernels at batch = 1" in err
+    assert text.count("attention") >= 2 and "present.0.key" in text and "past_key_values.1.value" in text
+
+
+def test_names_that_graphviz_would_read_otherwise(tmp_path: Path) -> None:
+    """Colons are ports, angle brackets HTML, quotes and backslashes ends of text."""
+    names = ["<b>x</b>", "a:b", 'q"uo\\te', "y\nz"]
+    nodes = [helper.make_node("Relu", [a], [b], name=f"<{b}>") for a, b in itertools.pairwise(names)]
+    ends = [helper.make_tensor_value_info(name, 1, ["<n>"]) for name in (names[0], names[-1])]
+    model = helper.make_model(helper.make_graph(nodes, "<g>", ends[:1], ends[1:]))
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    call("inspect", "dot", tmp_path / "m.onnx", "-o", tmp_path / "m.svg")
+    svg = ElementTree.parse(tmp_path / "m.svg").getroot()
+    assert {"n0", "n1", "n2"} <= {e.get("id") for e in svg.iter()}
+    said = [e.text for e in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"<b>x</b>", "<a:b>", '<q"uo\\te>', "float32 [<n>]"} <= set(said)
+
+
+def test_what_cannot_be_drawn(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command) -> None:
+    code, _, err = command("inspect", "dot", good, "-o", tmp_path / "x.png")
+    assert code == 1 and "ends neither in .dot (or .gv) nor in .svg" in err
+    code, _, err = command("inspect", "dot", good, "-o", tmp_path / "x.dot", "--program", "--around", "a")
+    assert code == 1 and "leave it out with --program" in err
+    code, _, err = command("inspect", "dot", good, "-o", tmp_path / "no" / "x.dot")
+    assert code == 1 and "No such file or directory" in err and "Traceback" not in err
+    monkeypatch.setattr(picture.shutil, "which", lambda *_, **__: None)
+    code, _, err = command("inspect", "dot", good, "-o", tmp_path / "x.svg")
+    assert code == 1 and "apt-get install graphviz" in err and "pip install 'onnx-vulkan[html]'" in err
+    assert not list(tmp_path.glob("x.*"))

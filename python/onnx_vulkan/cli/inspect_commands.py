@@ -157,3 +157,34 @@ def _read(model: Path, option: list[str] | None) -> Any:
     from onnx_vulkan.cli.running import read_pairs
 
     return read(model, read_pairs("--option", option or []))
+
+
+@inspect_app.command(
+    epilog=contract(
+        "inspect-dot/1",
+        reads=_READS,
+        writes="the file of --output",
+        good="the file is written",
+        failed=f"{_CANNOT_READ}, or an .svg is wanted and there is no Graphviz",
+    )
+)
+def dot(
+    model: Model,
+    output: Annotated[Path, typer.Option("--output", "-o", help="A file that ends in .dot or .svg.", show_default=False)],
+    program: Annotated[bool, typer.Option("--program", help="Draw the kernels and not the ONNX nodes.")] = False,
+    around: Annotated[str | None, typer.Option(help="Draw only the neighbourhood of this node.", show_default=False)] = None,
+    depth: Annotated[int, typer.Option(min=0, help="With --around: how many values away a node may be.")] = 2,
+    dim: Dims = None,
+    option: ProviderOptions = None,
+) -> None:
+    """Draw the model's graph, blocks in colours and refused nodes red; or with --program the kernels that it becomes.
+
+    Kernels are those at the numbers of --dim, where dims have no number at those of an example, on a common GPU.
+    """
+    from onnx_vulkan.cli import drawing
+    from onnx_vulkan.cli.running import read_dims
+
+    data = drawing.dot(model, _read(model, option), output, read_dims(dim or []), program=program, around=around, depth=depth)
+    deliver("inspect-dot/1", data, lambda: None)
+    at = ", ".join(f"{name} = {n}" for name, n in data["dims"].items())
+    say(f"{output}: {data['nodes']} {'kernels' if program else 'nodes'}" + (f" at {at}" if at else ""))

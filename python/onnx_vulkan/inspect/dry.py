@@ -19,11 +19,12 @@ __all__ = ["DryPlan", "dry_plan"]
 
 @dataclass(frozen=True, slots=True)
 class DryPlan:
-    """A graph's structure, its plan at the numbers of its symbols, and the limits that it was made for."""
+    """A graph's structure, its plan at the numbers of its symbols, the limits that it was made for, the names of its outputs."""
 
     structure: Structure
     draft: PlanDraft
     limits: DeviceLimits
+    outputs: Sequence[str]
 
     @property
     def numbers(self) -> Mapping[str, int]:
@@ -68,4 +69,4 @@ def dry_plan(
         direct_output=direct[1],
         counted=structure.counted,
     )
-    return DryPlan(structure, draft_plan(request), limits)
+    return DryPlan(structure, draft_plan(request), limits, graph.outputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -33,6 +33,8 @@ class Model:
                 self.readers.setdefault(name, []).append(i)
         self.block_of = {i: n for n, block in enumerate(claims.blocks) for i in block}
         refused = iter(claims.refusals)
+        self.claims = claims
+        self.given_back = claims.given_back
         self.refusal: dict[int, Refusal] = dict(claims.given_back)
         # Refusals are those of the nodes that are in no block and not given back, in the graph's order.
         for i in range(len(graph.nodes)):
@@ -157,7 +159,7 @@ class Model:
         """The nodes that read a node's values."""
         return list(dict.fromkeys(r for name in self.graph.nodes[i].outputs for r in self.readers.get(name, ())))
 
-    def edges(self, nodes: Sequence[int] | Mapping[int, int]) -> list[tuple[str, int | None, int | None]]:
+    def edges(self, nodes: Collection[int]) -> list[tuple[str, int | None, int | None]]:
         """The values that nodes of a set read and make: (name, maker, reader), None for one outside of it. No constants."""
         inside = set(nodes)
         out: dict[tuple[str, int | None, int | None], None] = {}

@@ -1,0 +1,57 @@
+"""``onnx-vulkan inspect dot``: the graph of a model, or of its kernels, as DOT or SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from onnx_vulkan.errors import InvalidInput, OnnxVulkanError
+from onnx_vulkan.inputs import make_inputs
+from onnx_vulkan.inspect.decoder import example_dims, find_decoder
+from onnx_vulkan.inspect.estimate import Estimate, estimate
+from onnx_vulkan.inspect.nodes import Model
+from onnx_vulkan.inspect.picture import as_svg, check_program, picture_of_nodes, picture_of_program
+
+__all__ = ["dot", "plan"]
+
+
+def dot(
+    path: Path, model: Model, output: Path, dims: Mapping[str, int], *, program: bool, around: str | None, depth: int
+) -> dict[str, Any]:
+    """Draw to *output*, whose ending says how; gives the JSON. Raises InvalidInput for another ending, or without Graphviz."""
+    kind = {".dot": "dot", ".gv": "dot", ".svg": "svg"}.get(output.suffix.lower())
+    if kind is None:
+        raise InvalidInput(f"{output.name} ends neither in .dot (or .gv) nor in .svg, so what to write is not clear.")
+    if program and around is not None:
+        raise InvalidInput("--around is about ONNX nodes: leave it out with --program.")
+    if kind == "svg":
+        check_program()
+    used: Mapping[str, int] = {}
+    if program:
+        found, used = plan(model, dims)
+        text, drawn = picture_of_program(found.parts), sum(len(p.works) for p in found.parts)
+    else:
+        nodes = range(len(model.graph.nodes)) if around is None else model.neighbourhood(model.find(around), depth)
+        text, drawn = picture_of_nodes(model, nodes), len(nodes)
+    output.write_text(as_svg([text])[0] if kind == "svg" else text, encoding="utf-8")
+    return {
+        "model": str(path),
+        "output": str(output),
+        "format": kind,
+        "program": program,
+        "dims": dict(used),
+        "nodes": drawn,
+        "bytes": output.stat().st_size,
+    }
+
+
+def plan(model: Model, dims: Mapping[str, int]) -> tuple[Estimate, dict[str, int]]:
+    """The kernels at *dims*, or at the first example that the model takes; and these numbers."""
+    graph, lacks = model.graph, ""
+    for numbers in [dict(dims)] if dims else example_dims(graph, find_decoder(graph)):
+        found = estimate(graph, model.claims, make_inputs(graph, numbers))
+        if found.parts:
+            return found, numbers
+        lacks = lacks or next(iter(found.missing.values()), "no node of it runs on Vulkan.")
+    raise OnnxVulkanError(f"there are no kernels to draw: {lacks}")
