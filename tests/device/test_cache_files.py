@@ -24,6 +24,12 @@ Device.get().save_caches()
 print(Device.get().counters()["glsl_compiles"])
 """
 
+COMPILE = """
+from onnx_vulkan.device import compile
+compile.spirv("#version 460\\nvoid main() {}\\n")
+print(compile.counters.glsl_compiles)
+"""
+
 FULL = """
 import errno, resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -69,16 +75,17 @@ def test_a_folder_that_cannot_be_written_to() -> None:
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
 
 
-@pytest.mark.parametrize("writes", [0, 3])  # in the first file, and before the second is renamed
-def test_killed_in_the_middle_of_a_write(writes: int, tmp_path: Path) -> None:
-    killed = python(KILL.format(writes=writes) + RUN, tmp_path)
+# Each of the two files, SPIR-V and the driver's pipelines, is written and then renamed.
+@pytest.mark.parametrize(("code", "writes"), [(COMPILE, 0), (COMPILE, 1), (RUN, 3)])
+def test_killed_in_the_middle_of_a_write(code: str, writes: int, tmp_path: Path) -> None:
+    killed = python(KILL.format(writes=writes) + code, tmp_path)
     assert killed.returncode == -signal.SIGKILL
     ours = tmp_path / "onnx-vulkan"
     left = list(ours.rglob("*.tmp"))
     assert len(left) == 1
     old = time.time() - 2 * compile.LEFT_BEHIND
     os.utime(left[0], (old, old))
-    again = python(RUN, tmp_path)
+    again = python(code, tmp_path)
     assert (again.returncode, again.stdout) == (0, "1\n" if writes < 2 else "0\n"), again.stderr
     assert all(compile.unsealed(p) is not None for p in ours.rglob("*") if p.suffix in (".spv", ".bin"))
     assert not list(ours.rglob("*.tmp"))

@@ -47,7 +47,7 @@ _MICROSOFT: Mapping[str, tuple[str, ...]] = {
     "it hashes or splits strings": ("MurmurHash3", "Tokenizer"),
     "it draws random numbers, for training": ("BitmaskBiasDropout", "BitmaskDropout"),
     "sparse tensors are not supported": ("SparseToDenseMatMul",),
-    "it holds a graph compiled for another execution provider": ("EPContext", "Snpe"),
+    "it holds a graph compiled for an execution provider, through which ONNX Runtime runs it": ("EPContext", "Snpe"),
     "its weights are in a layout that only one of ONNX Runtime's execution providers reads": (
         "DequantizeWithOrder",
         "GatherPacked",
