@@ -55,7 +55,8 @@ class Renderer:
     ``producers`` gives the instruction of each value to be computed here; a value without one (or for which ``is_leaf`` says so)
     is loaded. ``loads`` collects the offset of every load and ``opaque`` the variables used in any other way: from both, a
     kernel sees which loop axes may be merged. ``staged`` are accesses that lie elsewhere already: their expressions, which are
-    stored elements in their compute type.
+    stored elements in their compute type. ``rooms`` are arrays of shared memory in which values lie that are not in memory, see
+    :mod:`onnx_vulkan.codegen.chain`.
     """
 
     def __init__(self, params: Params, producers: Mapping[Value, Instr], is_leaf: Callable[[Value], bool]):
@@ -70,6 +71,7 @@ class Renderer:
         self.reads: dict[Value, None] = {}
         self.elements: Elements | None = None
         self.staged: dict[tuple[Value, Lin], str] = {}
+        self.rooms: dict[Value, str] = {}
         self._branches = 0
         self._narrow_branches = 0
         self._names = 0
@@ -136,6 +138,8 @@ class Renderer:
     def load(self, leaf: Value, offset: Lin) -> str:
         """The compute-type expression of element *offset* of a leaf."""
         self.loads.append((leaf, offset))
+        if leaf in self.rooms:
+            return f"{self.rooms[leaf]}[room_at({self.text(offset, opaque=False)})]"
         self.reads.setdefault(leaf)
         if self.staged:
             there = self.staged.get((leaf, offset.without("k")))

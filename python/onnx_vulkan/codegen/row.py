@@ -28,7 +28,7 @@ from onnx_vulkan.dims import Extent, ceil_div, product
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.program.ir import Instr, Value
 
-__all__ = ["RowGroup", "row_step"]
+__all__ = ["SHUFFLES", "Form", "RowGroup", "RowRenderer", "RowStep", "few", "row_step"]
 
 PIECES = 64
 """Into how many pieces the columns of a split reduction are cut."""
@@ -74,7 +74,7 @@ class RowGroup:
 
 
 @dataclass(frozen=True)
-class _Form:
+class Form:
     """What a row kernel's text depends on beside its group.
 
     ``kept``: rows are held in registers. ``width``: elements of a vector. ``pieces``: each workgroup along z reduces one piece of
@@ -88,12 +88,21 @@ class _Form:
     dense: bool = False
 
 
-class _RowRenderer:
+class RowRenderer:
     """Renders the passes of one group. Without *runs* it only finds out what they access."""
 
-    def __init__(self, group: RowGroup, params: Params, form: _Form, runs: tuple[Runs, Runs] | None, row_fast: bool = False):
-        self.group, self.params, self.form = group, params, form
+    def __init__(
+        self,
+        group: RowGroup,
+        params: Params,
+        form: Form,
+        runs: tuple[Runs, Runs] | None,
+        row_fast: bool = False,
+        rooms: Mapping[Value, str] | None = None,
+    ):
+        self.group, self.params, self.form, self.row_fast = group, params, form, row_fast
         self.r = Renderer(params, group.producers, group.is_leaf)
+        self.r.rooms.update(rooms or {})
         self.names = [f"c{i}" for i in range(len(group.space))]
         self.coords = [Lin.var(n) if e != 1 else ZERO for n, e in zip(self.names, group.space, strict=True)]
         self.outer = [i for i in range(len(group.space)) if i not in group.axes]
@@ -187,7 +196,10 @@ class _RowRenderer:
             coords = self._row_coords(v)
             text = r.value(v, coords)
             with r.scope() as scope:
-                r.store(v, coords, text)
+                if v in r.rooms:
+                    r.emit(f"{r.rooms[v]}[room_at({r.text(linearize(coords, v.shape), opaque=False)})] = {text};")
+                else:
+                    r.store(v, coords, text)
             r.emit(f"if (live && lane == 0) {{ {' '.join(scope.lines)} }}", 0)
         full = [(v, self.coords, linearize(self.coords, v.shape)) for v in group.outputs if v.shape == group.space]
         if full:
@@ -201,6 +213,29 @@ class _RowRenderer:
         cell = f"{self.params.write(pieces)}.v[int(gl_WorkGroupID.z) * {self.rows} + row]"
         r.emit(f"if (live && lane == 0) {cell} = {pack(pieces.dtype, text)};", 0)
 
+    def places(self) -> list[str]:
+        """Statements that give an invocation its lane and its row among those of the workgroup."""
+        subgroups, row_fast = self.meeting.subgroups, self.row_fast
+        return [
+            "const uint ROWS = gl_WorkGroupSize.x / LANES;",
+            f"const uint LANE_STEP = {'ROWS' if row_fast else '1u'};",
+            # the order of invocations in subgroups is the device's affair
+            f"uint slot = {'gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID' if subgroups else LOCAL};",
+            f"int lane = int({'slot / ROWS' if row_fast else 'slot % LANES'});",
+            f"uint row_here = {'slot % ROWS' if row_fast else 'slot / LANES'};",
+        ]
+
+    def rows_at(self, group: str) -> list[str]:
+        """Statements that give an invocation its row, of the workgroup's turn *group*.
+
+        Invocations past the last row go on with it, so that all of them meet at the barriers, but store nothing.
+        """
+        return [
+            f"int row = int({group} * ROWS + row_here);",
+            f"bool live = row < {self.rows};",
+            f"row = min(row, {self.rows} - 1);",
+        ]
+
     def run(self) -> None:
         """All passes."""
         for instr in self.group.reduces:
@@ -213,7 +248,7 @@ class _RowRenderer:
 
 def row_step(group: RowGroup) -> Step:
     """The step of a row group: one launch, or a reduction in pieces where a plan's rows are few and long."""
-    whole = _RowStep(group)
+    whole = RowStep(group)
     (first, *more), space = group.reduces, group.space
     plain = not more and first.attrs["fn"] in ("sum", "prod", "max", "min") and all(v.shape != space for v in group.outputs)
     return _SplitStep(group, whole) if plain else whole
@@ -222,10 +257,10 @@ def row_step(group: RowGroup) -> Step:
 class _SplitStep:
     """A reduction that is one launch or two, by its sizes."""
 
-    def __init__(self, group: RowGroup, whole: _RowStep):
+    def __init__(self, group: RowGroup, whole: RowStep):
         self.group, self.whole = group, whole
         self.label, self.reads, self.writes = whole.label, whole.reads, whole.writes
-        self._split: tuple[_RowStep, _RowStep] | None = None
+        self._split: tuple[RowStep, RowStep] | None = None
 
     def launches(self, at: At, limits: Limits) -> list[Launch]:
         """Two launches for few long rows."""
@@ -237,23 +272,23 @@ class _SplitStep:
             self._split = self._steps()
         return [launch for step in self._split for launch in step.launches(at, limits)]
 
-    def _steps(self) -> tuple[_RowStep, _RowStep]:
+    def _steps(self) -> tuple[RowStep, RowStep]:
         group = self.group
         (reduce,) = group.reduces
         out = reduce.out
         # sums of half floats stay in float32 between the launches
         dtype = DType.F32 if out.dtype in (DType.F16, DType.BF16) else out.dtype
         pieces = Value(dtype, (PIECES, *out.shape), "pieces")
-        first = _RowStep(replace(group, outputs=(pieces,)), pieces)
+        first = RowStep(replace(group, outputs=(pieces,)), pieces)
         again = Instr("reduce", (pieces,), (out,), {**reduce.attrs, "axes": (0,)}, reduce.source)
         is_leaf = group.is_leaf
-        last = _RowStep(
+        last = RowStep(
             replace(group, space=pieces.shape, axes=(0,), reduces=(again,), is_leaf=lambda v: v is pieces or is_leaf(v))
         )
         return first, last
 
 
-class _RowStep:
+class RowStep:
     """The kernel of a row group in its texts, which are rendered when they are first needed."""
 
     def __init__(self, group: RowGroup, pieces: Value | None = None):
@@ -261,7 +296,7 @@ class _RowStep:
         space, axes = group.space, group.axes
         outer = [i for i in range(len(space)) if i not in axes]
         self.rows, self.cols = product(space[i] for i in outer), product(space[i] for i in axes)
-        probe = _RowRenderer(group, Params(), _Form(False, pieces=pieces), None)
+        probe = RowRenderer(group, Params(), Form(False, pieces=pieces), None)
         probe.run()
         accesses = [offset for _, offset in probe.r.loads]
         if pieces is None and any(v.shape == space for v in group.outputs):
@@ -285,21 +320,20 @@ class _RowStep:
         in_order = strides in ([[], [1]], [[self.cols], [1]])
         self.dense = pieces is None and in_order and reads_as_written(probe.names, probe.coords, space, walked)
         self.cell_bytes = probe.meeting.bytes
-        self._texts: dict[_Form, tuple[Kernel, Walk]] = {}
+        self._texts: dict[Form, tuple[Kernel, Walk]] = {}
 
-    def text(self, form: _Form) -> tuple[Kernel, Walk]:
+    def text(self, form: Form) -> tuple[Kernel, Walk]:
         """The kernel in one form, and how it walks the columns."""
         if form not in self._texts:
             self._texts[form] = self._render(form)
         return self._texts[form]
 
-    def _render(self, form: _Form) -> tuple[Kernel, Walk]:
+    def _render(self, form: Form) -> tuple[Kernel, Walk]:
         params = Params()
-        made = _RowRenderer(self.group, params, form, self.runs, self.row_fast)
+        made = RowRenderer(self.group, params, form, self.runs, self.row_fast)
         made.run()
         subgroups = made.meeting.subgroups
         piece = params.word(ceil_div(ceil_div(self.cols, form.width), PIECES) * form.width) if form.pieces is not None else ""
-        row_fast = self.row_fast
         body = "\n".join(
             [
                 "layout(local_size_x_id = 0) in;",
@@ -308,17 +342,9 @@ class _RowStep:
                 *made.meeting.shared,
                 "",
                 "void main() {",
-                "    const uint ROWS = gl_WorkGroupSize.x / LANES;",
-                f"    const uint LANE_STEP = {'ROWS' if row_fast else '1u'};",
-                # the order of invocations in subgroups is the device's affair
-                f"    uint slot = {'gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID' if subgroups else LOCAL};",
-                f"    int lane = int({'slot / ROWS' if row_fast else 'slot % LANES'});",
-                f"    uint row_here = {'slot % ROWS' if row_fast else 'slot / LANES'};",
+                *("    " + line for line in made.places()),
                 "    uint group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;",
-                "    int row = int(group * ROWS + row_here);",
-                # invocations past the last row go on with it, so that all of them meet at the barriers, but store nothing
-                f"    bool live = row < {made.rows};",
-                f"    row = min(row, {made.rows} - 1);",
+                *("    " + line for line in made.rows_at("group")),
                 *(
                     [
                         f"    int piece_first = int(gl_WorkGroupID.z) * {piece};",
@@ -346,7 +372,7 @@ class _RowStep:
         width = form.width
         size, lanes = pick(
             "rows" if self.pieces is None else "pieces",
-            lambda: self.text(_Form(False, pieces=self.pieces))[0],
+            lambda: self.text(Form(False, pieces=self.pieces))[0],
             {"rows": rows, "columns": cols},
             at,
             limits,
@@ -355,7 +381,7 @@ class _RowStep:
             lambda c: f"{c[0]} threads, {c[1]} a row",
         )
         walked = cols + width - 1 if form.dense else cols
-        items = _few(-(-walked // (width * lanes)))
+        items = few(-(-walked // (width * lanes)))
         kernel, walk = self.text(form)
         if not form.kept or items * width > walk.most(KEPT_ELEMENTS):
             kernel, walk = self.text(replace(form, kept=False))
@@ -375,11 +401,11 @@ class _RowStep:
             if lanes <= size
         ]
 
-    def _form(self, at: At, rows: int, cols: int, limits: Limits) -> _Form:
+    def _form(self, at: At, rows: int, cols: int, limits: Limits) -> Form:
         """The form of rows that fit registers."""
         again = len(self.group.reduces) > 1 or any(v.shape == self.group.space for v in self.group.outputs)
         subgroups = {"subgroup_shuffle", "full_subgroups"} <= limits.features and not self.row_fast
-        form = _Form(self.pieces is None and again, self.vector, subgroups, self.pieces)
+        form = Form(self.pieces is None and again, self.vector, subgroups, self.pieces)
         # few elements hide the memory's latency better with more invocations
         least = self.vector if rows * cols >= VECTOR_COUNT else 8 * self.vector
         if self.vector > 1 and (cols < least or not self.text(form)[1].suits(at)):
@@ -415,7 +441,7 @@ class _RowStep:
         return max(lanes, min(256, most), limits.subgroup_size), lanes
 
 
-def _few(n: int) -> int:
+def few(n: int) -> int:
     """*n* or a little more, out of few numbers: each is a variant."""
     power = 1 << max(n - 1, 0).bit_length()
     return power // 4 * 3 if power >= 4 and n <= power // 4 * 3 else power

@@ -140,9 +140,14 @@ class Walk:
             stores: list[str] = []
             for out, coords, offset in outputs:
                 text = r.value(self._unrounded(out), coords)
-                pointer = r.params.write(out)
                 name = r.fresh("y")
                 at = self._offset(r.first_of(offset) if e.width > 1 else offset)
+                if out in r.rooms:
+                    r.emit(f"{GLSL_TYPES[out.dtype].compute} {name}[ITEMS];", 0)
+                    r.emit(f"{name}[n] = {text};")
+                    stores.append(f"{r.rooms[out]}[room_at({at})] = {name}[n];")
+                    continue
+                pointer = r.params.write(out)
                 if e.width == 1:
                     r.emit(f"{GLSL_TYPES[out.dtype].storage} {name}[ITEMS];", 0)
                     r.emit(f"{name}[n] = {pack(out.dtype, text)};")

@@ -10,12 +10,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from onnx_vulkan.codegen.chain import chain_step
 from onnx_vulkan.codegen.kernel import Step
 from onnx_vulkan.codegen.loop import loop_step
 from onnx_vulkan.codegen.render import INLINE_OPS
 from onnx_vulkan.codegen.row import RowGroup, row_step
 from onnx_vulkan.codegen.view import strided_view
 from onnx_vulkan.dims import product
+from onnx_vulkan.fuse.chains import find_chains
 from onnx_vulkan.fuse.dataflow import VIEW_OPS, Dataflow
 from onnx_vulkan.fuse.loops import join_loops
 from onnx_vulkan.fuse.regions import Region, epilogue, row_region
@@ -257,30 +259,21 @@ class _Fuser:
         inputs = set(self.program.inputs)
         twins = Twins(lambda v: v in self.flow.producers or v in inputs)
 
-        for region in self.regions:
-            outside = {v for i in region.instrs for v in i.outputs}
+        for chain in find_chains(self.flow, self.regions, self.owner, self.stored):
+            instrs = [i for region in chain for i in region.instrs]
+            made_here = {v for i in instrs for v in i.outputs}
 
-            def is_leaf(v: Value, outside: set[Value] = outside) -> bool:
-                return v in self.stored and v not in outside
+            def is_leaf(v: Value, made_here: set[Value] = made_here) -> bool:
+                return v in self.stored and v not in made_here
 
-            first = region.instrs[0]
-            anchors = [i for i in region.instrs if i.op not in INLINE_OPS]
-            position = max(self.flow.order[i] for i in region.instrs)
+            anchors = [i for i in instrs if i.op not in INLINE_OPS]
+            position = max(self.flow.order[i] for i in instrs)
             if anchors[0].op == "reduce":
-                reduce = anchors[0]
-                row = RowGroup(
-                    reduce.source or "reduce",
-                    reduce.inputs[0].shape,
-                    reduce.attrs["axes"],
-                    tuple(anchors),
-                    region.exports,
-                    producers,
-                    is_leaf,
-                )
-                make = partial(row_step, row)
+                rows = [self.row_group(region, producers) for region in chain]
+                make = partial(chain_step, rows) if len(rows) > 1 else partial(row_step, rows[0])
             else:
-                make = partial(build, Group(first, region.exports, producers, is_leaf))
-            built.append((position, twins.step(region.instrs, region.exports, producers, is_leaf, make)))
+                make = partial(build, Group(instrs[0], chain[0].exports, producers, is_leaf))
+            built.append((position, twins.step(instrs, chain[-1].exports, producers, is_leaf, make)))
         for group_values in loop_groups:
             made = self.flow.producers[group_values[0]]
             inside = set(group_values)
@@ -294,6 +287,18 @@ class _Fuser:
             instrs = [self.flow.producers[v] for v in group_values]
             built.append((position, twins.step(instrs, group_values, producers, is_stored, make)))
         return _ordered(built, self.aliases(built))
+
+    def row_group(self, region: Region, producers: Mapping[Value, Instr]) -> RowGroup:
+        """What the kernel of a region of reductions computes."""
+        outside = {v for i in region.instrs for v in i.outputs}
+        reduces = tuple(i for i in region.instrs if i.op not in INLINE_OPS)
+        first = reduces[0]
+
+        def is_leaf(v: Value) -> bool:
+            return v in self.stored and v not in outside
+
+        label, space = first.source or "reduce", first.inputs[0].shape
+        return RowGroup(label, space, first.attrs["axes"], reduces, region.exports, producers, is_leaf)
 
     def loop_groups(self) -> list[list[Value]]:
         """The values of each loop kernel. What only the kernel itself reads is not stored."""
