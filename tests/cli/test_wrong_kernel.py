@@ -89,3 +89,21 @@ def test_a_reference_that_is_another(layers: Path, tmp_path: Path) -> None:
     write_bundle(replace(bundle, reference={k: v + 1 for k, v in bundle.reference.items()}), tmp_path / "bundle")
     code, data, err = call("run", tmp_path / "bundle", "--runs", 1, "--bisect", "--backend", "standalone")
     assert code == 1 and data["bisect"]["standalone"]["node"] is None and "the stored reference is another" in err
+
+
+def test_a_part_on_vulkan_is_bisected_and_shadowed(tmp_path: Path, wrong_tanh: None) -> None:
+    """Nodes before the wrong one that stay on the CPU are not blamed, and the whole is not excused."""
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["where"], name="nz"),
+        helper.make_node("Relu", ["x"], ["a"], name="relu"),
+        helper.make_node("Tanh", ["a"], ["y"], name="tanh"),
+    ]
+    edges = [helper.make_tensor_value_info(n, t, s) for n, t, s in (("x", 1, [4, 8]), ("where", 7, [2, None]), ("y", 1, [4, 8]))]
+    model = helper.make_model(helper.make_graph(nodes, "part", edges[:1], edges[1:]), ir_version=8)
+    model.opset_import[0].version = 17
+    onnx.save(model, tmp_path / "part.onnx")
+    arguments = ("run", tmp_path / "part.onnx", "--backend", "ep", "--runs", 1, "--option", "island=keep")
+    code, data, err = call(*arguments, "--bisect")
+    assert code == 1 and data["bisect"]["ep"]["node"]["name"] == "tanh", err
+    with pytest.raises(OnnxVulkanError, match=r"the kernel of .*'tanh' is wrong"):
+        call(*arguments, "--shadow")

@@ -15,7 +15,7 @@ import onnx
 
 from onnx_vulkan import frontend
 from onnx_vulkan.cli.judging import NOT_COMPARABLE, Case, wrong_text
-from onnx_vulkan.cli.sides import cpu_side, gpu_side
+from onnx_vulkan.cli.sides import NothingClaimed, cpu_side, gpu_side
 from onnx_vulkan.errors import OnnxVulkanError
 
 __all__ = ["bisect"]
@@ -63,6 +63,7 @@ def bisect(path: Path, case: Case, door: str, options: Mapping[str, str]) -> tup
     Gives the JSON and a sentence.
     """
     cuts = _Cuts(path)
+    options = {"island": "keep", **options}  # what is worth a crossing is another question for a part of the model
     tried = 0
 
     def wrong(n: int) -> dict[str, Any] | None:
@@ -76,6 +77,8 @@ def bisect(path: Path, case: Case, door: str, options: Mapping[str, str]) -> tup
         reference = cpu_side(path, graph, case.feeds, data).run()
         try:
             got = gpu_side(door, path, graph, case.feeds, options, data).run()
+        except NothingClaimed:
+            return None
         except OnnxVulkanError as e:
             return {"name": names[-1], "failure": str(e)}
         compared, good, _ = replace(case, graph=graph, reference=reference).verify(got)

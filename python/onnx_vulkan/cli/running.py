@@ -190,7 +190,7 @@ def _shadowed(door: str, side: Side, notes: list[str]) -> dict[str, Any]:
     if worst is None:
         notes.append(f"{door}: the shadow run has checked nothing")
         return {"kernels": 0, "max_tolerance_ratio": 0.0, "worst_kernel": None}
-    notes.append(f"{door}: {plural(len(checked), 'kernel')} agree with the interpreter, the worst element at {worst.ratio:.1%}")
+    notes.append(f"{door}: the interpreter agrees with {plural(len(checked), 'kernel')}, the worst element at {worst.ratio:.1%}")
     return {"kernels": len(checked), "max_tolerance_ratio": worst.ratio, "worst_kernel": worst.label}
 
 

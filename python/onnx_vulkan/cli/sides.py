@@ -20,7 +20,17 @@ from onnx_vulkan.errors import DeviceError, InvalidInput, OnnxVulkanError
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.packing import pack, unpack
 
-__all__ = ["Side", "cpu_side", "ep_side", "gpu_side", "ort_runner", "ort_session", "standalone_side", "take_turns"]
+__all__ = [
+    "NothingClaimed",
+    "Side",
+    "cpu_side",
+    "ep_side",
+    "gpu_side",
+    "ort_runner",
+    "ort_session",
+    "standalone_side",
+    "take_turns",
+]
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -28,6 +38,10 @@ Feeds = Mapping[str, Array]
 _BEYOND_NUMPY = frozenset({DType.BF16, *SMALL})
 _SIDE_SECONDS = 20.0
 """A side that has taken this long in total is not run again: a software driver may need seconds a run."""
+
+
+class NothingClaimed(DeviceError):
+    """ONNX Runtime runs no node of the model on Vulkan."""
 
 
 @dataclass(slots=True)
@@ -149,7 +163,7 @@ def ep_side(path: Path, graph: Graph, feeds: Feeds, options: Mapping[str, str], 
     try:
         first = ep.assert_on_vulkan(session)
     except AssertionError as e:
-        raise DeviceError(str(e)) from None
+        raise NothingClaimed(str(e)) from None
 
     def facts() -> dict[str, Any]:
         now = ep.session_stats(session)
