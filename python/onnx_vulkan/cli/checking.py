@@ -38,14 +38,14 @@ def check(device: str | None, library_file: str | None) -> dict[str, Any]:
 
 def _run(device: str | None, data: dict[str, Any]) -> None:
     import numpy as np
-    import onnxruntime as ort
-
-    data["onnxruntime"] = ort.__version__
     import onnxruntime_ep_vulkan as ep
 
     from onnx_vulkan.device import Device
 
-    ep.register()
+    ep.register()  # says what is missing where ONNX Runtime is
+    import onnxruntime as ort
+
+    data["onnxruntime"] = ort.__version__
     found = describe_device(Device.get(device).info)
     data["device"] = {name: found[name] for name in ("name", "uuid", "kind", "driver", "api_version")}
     options = {"island": "keep", **({"device": device} if device else {})}

@@ -206,6 +206,7 @@ def _identity(device: Device, options: Options, external: bool) -> Json:
                 "version": provenance.version(),
                 "sources": provenance.source_digest(),
                 "device": info.name,
+                "model": f"{info.vendor_id:04x}:{info.device_id:04x}",  # of the GPU: its twins run what was made on it
                 "uuid": info.uuid,
                 "driver": info.driver,
                 "driver_version": info.driver_version,
@@ -230,8 +231,9 @@ def _differences(then: Json, now: Json) -> list[str]:
     if (then["version"], then["sources"]) != (now["version"], now["sources"]):
         made, ours = (f"onnx-vulkan {i['version']} (sources {i['sources']})" for i in (then, now))
         found.append(f"it was written by {made}, and this is {ours}")
-    if (then["uuid"], then["device"]) != (now["uuid"], now["device"]):
-        found.append(f"it was compiled for {then['device']} ({then['uuid']}), and this device is {now['device']} ({now['uuid']})")
+    if (then["model"], then["device"]) != (now["model"], now["device"]):
+        made, ours = (f"{i['device']} ({i['model']}, {i['uuid']})" for i in (then, now))
+        found.append(f"it was compiled for {made}, and this device is {ours}")
     elif (then["driver"], then["driver_version"]) != (now["driver"], now["driver_version"]):
         made, ours = (f"{i['driver']} (version {i['driver_version']:#x})" for i in (then, now))
         found.append(f"it was compiled under the driver {made}, and now there is {ours}")
