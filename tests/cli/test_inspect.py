@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import itertools
+import json
+import re
 import shutil
 from pathlib import Path
 from xml.etree import ElementTree
@@ -178,3 +181,44 @@ def test_what_cannot_be_drawn(good: Path, tmp_path: Path, monkeypatch: pytest.Mo
     code, _, err = command("inspect", "dot", good, "-o", tmp_path / "x.svg")
     assert code == 1 and "apt-get install graphviz" in err and "pip install 'onnx-vulkan[html]'" in err
     assert not list(tmp_path.glob("x.*"))
+
+
+def test_html(tmp_path: Path, loop: Path) -> None:
+    """One file that loads nothing, with each node drawn, each refusal told, and names that are text whatever is in them."""
+    code, data, err = call("inspect", "html", loop, "-o", tmp_path / "p.html", "--option", "island=keep")
+    page = (tmp_path / "p.html").read_text()
+    assert code == 0 and data["nodes"] == 3 and data["bytes"] == len(page.encode()) and "the page is" in err
+    assert not re.search(r"""(?:src|href|url)\s*[=(]\s*["']?(?!#|")""", page) and "@import" not in page
+    for anchor in ('id="b0"', 'id="n0"', 'id="n1"', 'id="n2"', 'id="block-0"', 'id="outside"'):
+        assert anchor in page
+    reason = next(r["reason"] for r in call("inspect", loop)[1]["refused"])
+    assert html.escape(reason, quote=False).split("'")[0] in page and "2 of 2 nodes on Vulkan" in page
+    embedded = re.search(r'<script type="application/json" id="nodes">(.*?)</script>', page, re.DOTALL)
+    assert embedded and [n["name"] for n in json.loads(embedded[1])] == ["most", "trips", "loop"]
+
+
+def test_html_of_names_that_are_markup(tmp_path: Path) -> None:
+    evil = "</script><script>alert(1)</script>"
+    node = helper.make_node("NonZero", ["x"], [evil], name=evil)
+    ends = [helper.make_tensor_value_info("x", 1, [2]), helper.make_tensor_value_info(evil, 7, [1, None])]
+    (tmp_path / "m.onnx").write_bytes(helper.make_model(helper.make_graph([node], "g", ends[:1], ends[1:])).SerializeToString())
+    assert call("inspect", "html", tmp_path / "m.onnx", "-o", tmp_path / "p.html")[0] == 0
+    page = (tmp_path / "p.html").read_text()
+    assert "alert(1)" in page and "<script>alert" not in page and page.count("<script") == 2
+
+
+def test_a_large_block_is_drawn_in_pieces(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnx_vulkan.cli.inspecting_nodes import read
+    from onnx_vulkan.inspect import page
+
+    monkeypatch.setattr(page, "PIECE", 2)
+    ((_, title, pieces),) = page._sections(read(good, {}))
+    assert title == "Block 0: 3 nodes" and [told for told, _ in pieces] == ["@0 to @1", "@2 to @2"]
+
+
+def test_html_without_its_library(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command) -> None:
+    from onnx_vulkan.inspect import page
+
+    monkeypatch.setattr(page.importlib.util, "find_spec", lambda name: None)
+    code, _, err = command("inspect", "html", good, "-o", tmp_path / "p.html")
+    assert code == 1 and "needs the library jinja2: pip install 'onnx-vulkan[html]'" in err

@@ -1,4 +1,4 @@
-"""``onnx-vulkan inspect dot``: the graph of a model, or of its kernels, as DOT or SVG."""
+"""``onnx-vulkan inspect dot`` and ``html``: the graph of a model, or of its kernels, as DOT, SVG or a page."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from onnx_vulkan.cli import inspection
+from onnx_vulkan.cli.inspecting_nodes import read
 from onnx_vulkan.errors import InvalidInput, OnnxVulkanError
 from onnx_vulkan.inputs import make_inputs
 from onnx_vulkan.inspect.decoder import example_dims, find_decoder
 from onnx_vulkan.inspect.estimate import Estimate, estimate
 from onnx_vulkan.inspect.nodes import Model
+from onnx_vulkan.inspect.page import check_tools, page
 from onnx_vulkan.inspect.picture import as_svg, check_program, picture_of_nodes, picture_of_program
 
-__all__ = ["dot", "plan"]
+__all__ = ["dot", "html", "plan"]
 
 
 def dot(
@@ -44,6 +47,17 @@ def dot(
         "nodes": drawn,
         "bytes": output.stat().st_size,
     }
+
+
+def html(path: Path, output: Path, options: Mapping[str, str], dims: Mapping[str, int]) -> tuple[dict[str, Any], str]:
+    """Write the page of a model; gives the JSON and the verdict. Raises InvalidInput where what makes it is not installed."""
+    check_tools()
+    data = inspection.inspect(path, None, options, dims)
+    verdict = inspection.verdict(data)
+    model = read(path, options)
+    output.write_text(page(model, data, verdict), encoding="utf-8")
+    nodes = len(model.graph.nodes)
+    return {"model": str(path), "output": str(output), "nodes": nodes, "bytes": output.stat().st_size}, verdict
 
 
 def plan(model: Model, dims: Mapping[str, int]) -> tuple[Estimate, dict[str, int]]:

@@ -188,3 +188,30 @@ def dot(
     deliver("inspect-dot/1", data, lambda: None)
     at = ", ".join(f"{name} = {n}" for name, n in data["dims"].items())
     say(f"{output}: {data['nodes']} {'kernels' if program else 'nodes'}" + (f" at {at}" if at else ""))
+
+
+@inspect_app.command(
+    epilog=contract(
+        "inspect-html/1",
+        reads=_READS,
+        writes="the file of --output",
+        good="the page is written, wherever the model runs",
+        failed=f"{_CANNOT_READ}, or what makes the page is not installed",
+    )
+)
+def html(
+    model: Model,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.", show_default=False)],
+    dim: Dims = None,
+    option: ProviderOptions = None,
+) -> None:
+    """Write a page that needs no network: the graph by blocks, refused nodes with their reasons, a search over all nodes.
+
+    It needs the extra html: pip install 'onnx-vulkan[html]'.
+    """
+    from onnx_vulkan.cli import drawing
+    from onnx_vulkan.cli.running import read_dims, read_pairs
+
+    data, verdict = drawing.html(model, output, read_pairs("--option", option or []), read_dims(dim or []))
+    deliver("inspect-html/1", data, lambda: None)
+    say(f"{verdict}; the page is {output}")
