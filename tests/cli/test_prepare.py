@@ -161,6 +161,7 @@ def test_quantized(net: Path, mode: str) -> None:
     assert bundle.conversion["reference"] == "model" and bundle.conversion["configuration"]["mode"] == mode
     code, data, err = call("run", net.parent / "b", "--runs", 1, "--shadow")
     assert code == 0 and data["shadow"]["standalone"]["kernels"] >= 2, err
+    assert f"when it was prepared: {mode} against the original: cosine 0.9" in err
 
 
 def test_a_quality_of_ones_own(net: Path) -> None:

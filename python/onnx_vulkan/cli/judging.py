@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onnx_vulkan.bundle import Bundle
 from onnx_vulkan.cli.sides import Side
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import OnnxVulkanError
@@ -26,6 +27,7 @@ __all__ = [
     "exact_outputs",
     "judge",
     "model_tolerance",
+    "quality_text",
     "share_text",
     "tolerance_data",
     "wrong_text",
@@ -160,6 +162,17 @@ def wrong_text(o: Mapping[str, Any], what: str = "output") -> str:
         return f"{what} {o['name']!r} is not comparable (its shape or dtype is another)"
     size = f"{share:.3g} times its allowance" if share < NOT_COMPARABLE else "where no difference is allowed"
     return f"element {worst['index']} of {what} {o['name']!r} is {worst['value']} for {worst['reference']}, {size}"
+
+
+def quality_text(bundle: Bundle) -> str:
+    """The quality figure of a converted model, in words."""
+    assert bundle.quality is not None and bundle.conversion is not None
+    samples = bundle.quality["samples"]
+    on = f"{samples} sample{'s' * (samples != 1)}" if samples else "the bundle's inputs"
+    if not samples and bundle.generated:
+        on += " (generated, which says little of its quality)"
+    figure = f"{bundle.quality['metric']} {bundle.quality['value']:.6g}"
+    return f"{bundle.conversion['kind']} against the original: {figure} on {on}"
 
 
 def share_text(share: float) -> str:

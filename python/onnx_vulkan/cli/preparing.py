@@ -19,7 +19,7 @@ from onnx_vulkan.adapter import Adapter, export_module
 from onnx_vulkan.bundle import Bundle, is_bundle, write_bundle
 from onnx_vulkan.claims import partition
 from onnx_vulkan.cli.inspection import describe, plural, refusal_text
-from onnx_vulkan.cli.judging import compared, model_tolerance, tolerance_data, wrong_text
+from onnx_vulkan.cli.judging import compared, model_tolerance, quality_text, tolerance_data, wrong_text
 from onnx_vulkan.cli.report import CANNOT_RUN, GOOD
 from onnx_vulkan.cli.running import read_inputs
 from onnx_vulkan.cli.sides import cpu_side
@@ -223,18 +223,10 @@ def _told(bundle: Bundle, folder: Path) -> tuple[dict[str, Any], int, str]:
         f"{name}: bundle with {plural(len(bundle.inputs), 'input')} and {plural(len(bundle.reference), 'reference output')} in "
         f"{folder}, {size / 1e6:,.1f} MB"
     ]
-    if bundle.quality is not None and bundle.conversion is not None:
-        on = plural(bundle.quality["samples"], "sample") if bundle.quality["samples"] else _on_inputs(bundle)
-        parts.append(
-            f"{bundle.conversion['kind']} against the original: {bundle.quality['metric']} {bundle.quality['value']:.6g} on {on}"
-        )
+    if bundle.quality is not None:
+        parts.append(quality_text(bundle))
     if not found["compatible"]:
         parts.append(f"not all of it runs on Vulkan; refused: {refusal_text(found['refused'])}")
     code = GOOD if claims.blocks or not graph.nodes else CANNOT_RUN
     parts.append(f"try it with: onnx-vulkan run {folder}" if code == GOOD else "no node of it can run on Vulkan")
     return data, code, "; ".join(parts)
-
-
-def _on_inputs(bundle: Bundle) -> str:
-    made = " (generated, which says little of its quality)" if bundle.generated else ""
-    return f"the bundle's inputs{made}"

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnx_vulkan import frontend
-from onnx_vulkan.bundle import is_bundle, read_bundle
+from onnx_vulkan.bundle import Bundle, is_bundle, read_bundle
 from onnx_vulkan.claims import partition
 from onnx_vulkan.cli.bisection import bisect
 from onnx_vulkan.cli.inspection import bodies, describe, plural, refusal_text
-from onnx_vulkan.cli.judging import Case, judge, model_tolerance, tolerance_data
+from onnx_vulkan.cli.judging import Case, judge, model_tolerance, quality_text, tolerance_data
 from onnx_vulkan.cli.report import CANNOT_RUN, FAILED, GOOD
 from onnx_vulkan.cli.sides import Side, cpu_side, gpu_side, take_turns
 from onnx_vulkan.engine.options import Options, parse_options
@@ -89,27 +89,27 @@ def read_inputs(files: Mapping[str, Path]) -> dict[str, Array]:
     return out
 
 
-def read_case(request: Request, precision: str) -> tuple[Path, Case, bool]:
-    """The model file of a request, what to compare, and whether the reference is a bundle's (else it is still to be computed)."""
+def read_case(request: Request, precision: str) -> tuple[Path, Case, Bundle | None]:
+    """The model file of a request, what to compare, and the bundle, if it is one (else the reference is still to be computed)."""
     given = request.atol is not None or request.rtol is not None
     if not is_bundle(request.model):
         graph = frontend.load(request.model)
         feeds = make_inputs(graph, request.dims, read_inputs(request.inputs))
         allowed = model_tolerance(graph, request.atol, request.rtol, precision)
-        return request.model, Case(graph, feeds, {}, allowed, given, set(feeds) > set(request.inputs)), False
+        return request.model, Case(graph, feeds, {}, allowed, given, set(feeds) > set(request.inputs)), None
     if request.dims or request.inputs:
         raise InvalidInput("a bundle has its own inputs: leave out --dim and --input.")
     bundle = read_bundle(request.model)
     graph = frontend.load(bundle.model)
     allowed, strict = bundle.tolerance, bundle.strict
-    if given or precision == "fast":
+    if given or (precision == "fast" and not strict):
         allowed, strict = model_tolerance(graph, request.atol, request.rtol, precision), given
-    return bundle.model, Case(graph, bundle.inputs, bundle.reference, allowed, strict, bool(bundle.generated)), True
+    return bundle.model, Case(graph, bundle.inputs, bundle.reference, allowed, strict, bool(bundle.generated)), bundle
 
 
-def _tactics(request: Request) -> dict[str, str]:
+def _tactics(bundle: Bundle | None) -> dict[str, str]:
     """The options with which a bundle's own tactics are used, where it has some."""
-    file = read_bundle(request.model).tactics if is_bundle(request.model) else None
+    file = None if bundle is None else bundle.tactics
     return {"tactics": "cache-only", "tactics_file": str(file)} if file is not None else {}
 
 
@@ -120,7 +120,7 @@ def run(request: Request) -> tuple[dict[str, Any], int, str]:
 
         check_library()
     chosen = parse_options(request.options, Options)
-    path, case, stored = read_case(request, chosen.precision)
+    path, case, bundle = read_case(request, chosen.precision)
     claims = partition(case.graph, chosen)
     inspected = describe(path, case.graph, claims)
     data: dict[str, Any] = {
@@ -129,7 +129,7 @@ def run(request: Request) -> tuple[dict[str, Any], int, str]:
         "backends": {},
         "within_tolerance": False,
         "tolerance": tolerance_data(case.allowed),
-        "reference": "bundle" if stored else "onnxruntime CPU",
+        "reference": "bundle" if bundle is not None else "onnxruntime CPU",
         "inputs": [{"name": n, "dtype": str(a.dtype), "shape": list(a.shape)} for n, a in case.feeds.items()],
         "generated": case.generated,
         "refused": inspected["refused"],
@@ -142,20 +142,20 @@ def run(request: Request) -> tuple[dict[str, Any], int, str]:
         text = f"{name}: cannot run on Vulkan from end to end; refused: {refusal_text(inspected['refused'])}"
         return data, CANNOT_RUN, text
 
-    options = {**_tactics(request), **request.options, **({"device": request.device} if request.device else {})}
+    options = {**_tactics(bundle), **request.options, **({"device": request.device} if request.device else {})}
     doors = ("ep", "standalone") if backend == "both" else (backend,)
     sides = {"cpu": cpu_side(path, case.graph, case.feeds)}
     for door in doors:
         sides[door] = gpu_side(door, path, case.graph, case.feeds, options | ({"shadow": "on"} if request.shadow else {}))
     take_turns(list(sides.values()), request.runs)
-    if not stored:
+    if bundle is None:
         case = replace(case, reference=sides["cpu"].outputs)
     elif not case.strict and not replace(case, strict=True).verify(sides["cpu"].outputs)[1]:
         case = replace(case, strict=True)  # a reference that this machine's CPU does not confirm excuses nothing
     data["device"] = next((sides[d].device for d in doors if sides[d].device), "")
     data["backends"], good, verdict = judge(case, sides)
     data["within_tolerance"] = good
-    extra: list[str] = []
+    extra = [f"when it was prepared: {quality_text(bundle)}"] if bundle is not None and bundle.quality is not None else []
     if request.shadow:
         data["shadow"] = {door: _shadowed(door, sides[door], extra) for door in doors}
         good &= all(found["kernels"] for found in data["shadow"].values())
