@@ -2,14 +2,18 @@
 //
 // The four invocations of an aligned group share two rows of each 16 x 16 matrix: component e of invocation l is in row
 // l / 4 + (e & 4) * 2 and column l % 4 * 2 + (e & 1) + (e & 2) * 4, of sums and of left operands alike. So scores become weights
-// where they are, and a row's highest score and sum take two shuffles.
+// where they are, and a row's highest score and sum take two shuffles. In the order of the columns that an invocation holds stand keys
+// that follow each other, BN / 4 for each of the four, so that their masks are vectors.
+//
+// Sums are only scaled when a row's highest score rises by more than HEADROOM above the one that its weights are counted from.
 //
 // A subgroup of 32 has ROW_UNITS * 16 rows: their queries, scores and sums stay in its registers. Keys and values pass through shared
 // memory, BN at a time. The next keys are on their way while scores are made, the next values while weights are.
 //
 // Grid: one dimension (folded past 65535), rows fastest, then batch. A grid too large is harmless.
 //
-// The includer has included attention_units_variant.glsl and attention_weight.glsl and defined what attention_units.glsl wants.
+// The includer has included attention_units_variant.glsl and attention_weight.glsl and defined what attention_units.glsl wants, and
+//   vec4 scores(int z, int m, int n, vec4 s)      what becomes of the scores of keys n to n + 3, n a multiple of 4
 
 const int UNIT = 16;
 const int PARTS = 8;  // components of a matrix
@@ -22,6 +26,9 @@ const int PITCH_K = CHUNKS_K + 1, PITCH_V = CHUNKS_V + 1;
 const int ALL_K = BN * CHUNKS_K, ALL_V = BN * CHUNKS_V;
 const int LOADS_K = (ALL_K + THREADS - 1) / THREADS, LOADS_V = (ALL_V + THREADS - 1) / THREADS;
 const int VALUES = BN * PITCH_K;  // where they lie
+
+const float HEADROOM = 5.0;      // weights are at most e^5, which half floats hold as well as 1
+const int RUN = BN / 4;          // keys of a step that an invocation has the scores of
 
 #define LEFT coopmat<float16_t, gl_ScopeSubgroup, UNIT, UNIT, gl_MatrixUseA>
 #define RIGHT coopmat<float16_t, gl_ScopeSubgroup, UNIT, UNIT, gl_MatrixUseB>
@@ -36,6 +43,12 @@ uvec4 v_next[LOADS_V];
 
 uvec4 chunk(f16vec4 a, f16vec4 b) {
     return uvec4(packFloat2x16(a.xy), packFloat2x16(a.zw), packFloat2x16(b.xy), packFloat2x16(b.zw));
+}
+
+// The row of a step's key in shared memory.
+int place(int key) {
+    int part = key / RUN, unit = key % RUN / 4, i = key % 4;
+    return unit * UNIT + part * 2 + (i & 1) + (i & 2) * 4;
 }
 
 uvec4 q_chunk(int m, int d) {
@@ -60,14 +73,14 @@ void fetch_v(int n0) {
 void stash_k() {
     [[unroll]] for (int i = 0; i < LOADS_K; i++) {
         int slot = thread + i * THREADS;
-        if (ALL_K % THREADS == 0 || slot < ALL_K) tiles[slot / CHUNKS_K * PITCH_K + slot % CHUNKS_K] = k_next[i];
+        if (ALL_K % THREADS == 0 || slot < ALL_K) tiles[place(slot / CHUNKS_K) * PITCH_K + slot % CHUNKS_K] = k_next[i];
     }
 }
 
 void stash_v() {
     [[unroll]] for (int i = 0; i < LOADS_V; i++) {
         int slot = thread + i * THREADS;
-        if (ALL_V % THREADS == 0 || slot < ALL_V) tiles[VALUES + slot / CHUNKS_V * PITCH_V + slot % CHUNKS_V] = v_next[i];
+        if (ALL_V % THREADS == 0 || slot < ALL_V) tiles[VALUES + place(slot / CHUNKS_V) * PITCH_V + slot % CHUNKS_V] = v_next[i];
     }
 }
 
@@ -80,7 +93,7 @@ void main() {
     thread = int(gl_LocalInvocationID.x);
     int lane = int(gl_SubgroupInvocationID), r0 = int(gl_SubgroupID) * UNIT;
     int m0 = int(group % groups) * BM + r0 * ROW_UNITS;
-    int first_row = m0 + lane / 4, first_column = lane % 4 * 2;  // of component 0 of a matrix at m0
+    int first_row = m0 + lane / 4, first_key = lane % 4 * RUN;
 
     begin(z);
     if (SIZE_T > 0) {
@@ -89,7 +102,7 @@ void main() {
     }
     LEFT q[ROW_UNITS * UNITS_D];
     SUMS o[ROW_UNITS * UNITS_E];
-    float highest[ROW_UNITS * 2];
+    float highest[ROW_UNITS * 2];  // what weights are counted from
     float total[ROW_UNITS * 2];  // of the weights that this invocation has made
     [[unroll]] for (int u = 0; u < ROW_UNITS; u++) {
         for (int i = lane; i < UNIT * CHUNKS_K; i += 32) {
@@ -133,40 +146,42 @@ void main() {
         LEFT w[ROW_UNITS * UNITS_N];
         [[unroll]] for (int u = 0; u < ROW_UNITS; u++) {
             float x[UNITS_N * PARTS];
-            float most[2];
-            [[unroll]] for (int r = 0; r < 2; r++) most[r] = highest[u * 2 + r];
-            [[unroll]] for (int j = 0; j < UNITS_N; j++) {
-                [[unroll]] for (int e = 0; e < PARTS; e++) {
-                    int m = first_row + u * UNIT + (e & 4) * 2, n = n0 + j * UNIT + first_column + (e & 1) + (e & 2) * 4;
-                    x[j * PARTS + e] = score(z, min(m, SIZE_M - 1), min(n, SIZE_T - 1), s[u * UNITS_N + j][e]);
-                }
+            [[unroll]] for (int i = 0; i < UNITS_N * 2; i++) {
+                int m = first_row + u * UNIT + i % 2 * 8;
+                vec4 given;
+                [[unroll]] for (int k = 0; k < 4; k++) given[k] = s[u * UNITS_N + i / 2][i % 2 * 4 + k];
+                vec4 got = scores(z, min(m, SIZE_M - 1), n0 + first_key + i / 2 * 4, given);
+                [[unroll]] for (int k = 0; k < 4; k++) x[i * 4 + k] = got[k];
             }
             if (n0 + BN > SIZE_T) {
                 [[unroll]] for (int i = 0; i < UNITS_N * PARTS; i++) {
-                    int n = n0 + i / PARTS * UNIT + first_column + (i & 1) + (i & 2) * 4;
-                    x[i] = n < SIZE_T ? x[i] : -INFINITE;
+                    x[i] = n0 + first_key + i / PARTS * 4 + i % 4 < SIZE_T ? x[i] : -INFINITE;
                 }
             }
-            [[unroll]] for (int i = 0; i < UNITS_N * PARTS; i++) most[i >> 2 & 1] = greater(most[i >> 2 & 1], x[i]);
             float from[2], scale[2];
+            bool rises = false;
             [[unroll]] for (int r = 0; r < 2; r++) {
-                most[r] = greater(most[r], subgroupShuffleXor(most[r], 1u));
-                most[r] = greater(most[r], subgroupShuffleXor(most[r], 2u));
-                from[r] = base_of(most[r]);
-                scale[r] = weight(highest[u * 2 + r] - from[r]);
-                highest[u * 2 + r] = most[r];
-                total[u * 2 + r] *= scale[r];
+                float base = highest[u * 2 + r], most = base;
+                [[unroll]] for (int i = 0; i < UNITS_N * 4; i++) most = greater(most, x[i / 4 * PARTS + r * 4 + i % 4]);
+                most = greater(most, subgroupShuffleXor(most, 1u));
+                most = greater(most, subgroupShuffleXor(most, 2u));
+                bool higher = !(most <= base + HEADROOM);  // also where it is NaN
+                rises = rises || higher;
+                highest[u * 2 + r] = higher ? most : base;
+                from[r] = base_of(highest[u * 2 + r]);
+                scale[r] = higher ? weight(base - from[r]) : 1.0;
+            }
+            if (subgroupAny(rises)) {
+                [[unroll]] for (int r = 0; r < 2; r++) total[u * 2 + r] *= scale[r];
+                [[unroll]] for (int c = 0; c < UNITS_E; c++) {
+                    [[unroll]] for (int e = 0; e < PARTS; e++) o[u * UNITS_E + c][e] *= scale[e / 4];
+                }
             }
             [[unroll]] for (int j = 0; j < UNITS_N; j++) {
                 [[unroll]] for (int e = 0; e < PARTS; e++) {
-                    float p = weight(x[j * PARTS + e] - from[e >> 2 & 1]);
-                    total[u * 2 + (e >> 2 & 1)] += p;
+                    float p = weight(x[j * PARTS + e] - from[e / 4]);
+                    total[u * 2 + e / 4] += p;
                     w[u * UNITS_N + j][e] = float16_t(p);
-                }
-            }
-            if (subgroupAny(scale[0] != 1.0 || scale[1] != 1.0)) {
-                [[unroll]] for (int c = 0; c < UNITS_E; c++) {
-                    [[unroll]] for (int e = 0; e < PARTS; e++) o[u * UNITS_E + c][e] *= scale[e >> 2 & 1];
                 }
             }
         }
@@ -194,8 +209,8 @@ void main() {
         }
         [[unroll]] for (int c = 0; c < UNITS_E; c++) {
             [[unroll]] for (int e = 0; e < PARTS; e++) {
-                int m = first_row + u * UNIT + (e & 4) * 2, n = c * UNIT + first_column + (e & 1) + (e & 2) * 4;
-                float x = o[u * UNITS_E + c][e] * factor[e >> 2 & 1];
+                int m = first_row + u * UNIT + (e & 4) * 2, n = c * UNIT + lane % 4 * 2 + (e & 1) + (e & 2) * 4;
+                float x = o[u * UNITS_E + c][e] * factor[e / 4];
                 if (m < SIZE_M && n < SIZE_N) store(z, m, n, 0, x);
             }
         }

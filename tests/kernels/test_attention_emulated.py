@@ -71,6 +71,7 @@ WORDS = {
     "coopMatLoad(factor,": "coopMatLoadSums(factor,",
     "SUMS(0)": "zeros()",
     "][e]": "].v[e]",
+    "][i % 2 * 4 + k]": "].v[i % 2 * 4 + k]",
     "factor[e]": "factor.v[e]",
     "factor.length()": "8",
     "subgroupBarrier()": "barrier()",

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from onnx_vulkan.codegen.choices import pick
-from onnx_vulkan.codegen.hole import Axes, merge_axes
-from onnx_vulkan.codegen.index import ZERO, Lin
+from onnx_vulkan.codegen.hole import Axes
 from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Step, Variant, grid_of
 from onnx_vulkan.codegen.params import Params
-from onnx_vulkan.codegen.render import INLINE_OPS, Renderer
+from onnx_vulkan.codegen.render import INLINE_OPS
 from onnx_vulkan.codegen.row import RowGroup, row_step
 from onnx_vulkan.dims import Extent, ceil_div, product
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.kernels import Group, family, matrix_units
+from onnx_vulkan.kernels.attention_score import Scores
 from onnx_vulkan.kernels.contract import contract_step
 from onnx_vulkan.kernels.operand import Matrix, accumulator
 from onnx_vulkan.kernels.product import Destination, chosen_by_step, store
@@ -165,6 +165,7 @@ class AttentionStep:
         self.v = Matrix(v.leaf, v.offset, axes(v.strides), self.n, v.strides[-1], keys, v.strides[-2])
         self.operands = {"q": self.q, "k": self.k, "v": self.v}
         self.axes: Axes = [("z", range(self.rank - 2)), ("m", (self.rank - 2,)), ("n", (self.rank - 1,))]
+        self.scores = Scores(group, self.t, self.axes)
 
     @cached_property
     def reads(self) -> tuple[Value, ...]:
@@ -172,43 +173,9 @@ class AttentionStep:
         params = Params()
         hole = store(self.group, params, Destination(self.axes), None)
         leaves = (m.leaf for m in self.operands.values())
-        return tuple(dict.fromkeys((*leaves, *self.score(params)[1], *hole[1])))
+        return tuple(dict.fromkeys((*leaves, *self.scores.reads, *hole[1])))
 
     # ------------------------------------------------------------------------------------------------ one kernel
-    def score(self, params: Params) -> tuple[str, tuple[Value, ...]]:
-        """The GLSL function of what becomes of a score, and the values that it reads."""
-        space = (*self.instr.out.shape[:-1], self.t)
-        b = Builder()
-        given = x = Value(DType.F32, space)
-        for fn, arguments in self.instr.attrs["score"]:
-            x = b.map(fn, *(x if n == composite.SCORE else self.instr.inputs[n] for n in arguments))
-        own = {i.out: i for i in b.instrs}
-        producers = {**self.group.producers, **own}
-
-        def is_leaf(v: Value) -> bool:
-            return v not in own and self.group.is_leaf(v)
-
-        names = [f"c{i}" for i in range(len(space))]
-        coords = [Lin.var(n) if e != 1 else ZERO for n, e in zip(names, space, strict=True)]
-
-        def render(r: Renderer) -> str:
-            r.define(given, coords, "s")
-            return r.value(x, coords)
-
-        probe = Renderer(Params(), producers, is_leaf)
-        render(probe)
-        r = Renderer(params, producers, is_leaf)
-        for variable, over in self.axes:
-            runs = merge_axes(names, space, over, [offset for _, offset in probe.loads], probe.opaque)
-            for i in over:
-                r.alias[names[i]] = None
-            extents = [product(space[i] for i in run) for run in runs]
-            for run, c in zip(runs, r.delinearize(Lin.var(variable), extents, 0), strict=True):
-                r.alias[names[run[-1]]] = r.text(c)
-        text = render(r)
-        lines = "".join(f"    {line}\n" for line in r.scopes[0].lines)
-        return f"float score(int z, int m, int n, float s) {{\n{lines}    return {text};\n}}\n", tuple(r.reads)
-
     @cached_property
     def in_shared_memory(self) -> Kernel:
         """The kernel of ``attention_units.glsl``."""
@@ -223,7 +190,9 @@ class AttentionStep:
         params = Params()
         readers = "".join(m.functions(params, name) + m.octet_load(params, name) for name, m in self.operands.items())
         sums = accumulator(params, DType.F32)
-        score, masks = self.score(params)
+        score = self.scores.function(params)
+        if template == "attention_rows":
+            score += self.scores.quad_function(params)
         text, more = store(self.group, params, Destination(self.axes), None)
         body = f"""#define SIZE_Z {params.word(self.z)}
 #define SIZE_M {params.word(self.m)}
@@ -242,17 +211,18 @@ class AttentionStep:
 }}
 {score}{self.weights}{text}#include "{template}.glsl"
 """
-        reads = tuple(dict.fromkeys((*(m.leaf for m in self.operands.values()), *masks, *more)))
+        reads = tuple(dict.fromkeys((*(m.leaf for m in self.operands.values()), *self.scores.reads, *more)))
         kernel = Kernel(self.label, params, body, reads, self.writes, chosen_by_step)
         kernel.extensions, kernel.fixed_subgroups = EXTENSIONS, True
         return kernel
 
-    def are_halves(self, at: At) -> bool:
-        """Whether all operands are float16 with neighbours side by side, and scores meet nothing but numbers.
+    def are_halves(self, at: At, limits: Limits) -> bool:
+        """Whether all operands are float16 with neighbours side by side, and masks are none or read fast.
 
-        A mask would be read an element at a time, a row by each invocation: on an H200 that made it take 3.5 times as long.
+        ``attention_units.glsl`` reads them an element at a time, a row by each invocation: on an H200 that made it take 3.5 times
+        as long.
         """
-        if any(x.rank for x in self.instr.inputs[3:]):
+        if self.scores.masks and "coop_rows" not in limits.features:
             return False
         together = at(self.q.k) == at(self.k.k) == at(self.v.row) == 1
         return together and all(m.leaf.dtype is DType.F16 for m in self.operands.values())
@@ -285,7 +255,7 @@ class AttentionStep:
     def launches(self, at: At, limits: Limits) -> list[Launch]:
         """One launch, or those of three kernels."""
         depth, width = at(self.d), at(self.n)
-        sizes, halves = (at(self.m), at(self.t), depth, width, at(self.z)), self.are_halves(at)
+        sizes, halves = (at(self.m), at(self.t), depth, width, at(self.z)), self.are_halves(at, limits)
         how = pick(
             "attention",
             lambda: self.in_registers if "coop_rows" in limits.features else self.in_shared_memory,
@@ -303,8 +273,10 @@ class AttentionStep:
         modes = sum(
             (m.mode(at) == along | 2) << n | (m.mode(at) & 1 == along and m.octets(at)) << n + 3 for n, (m, along) in sides
         )
+        kernel = self.in_registers if how.rows else self.in_shared_memory
+        modes |= (how.rows and self.scores.quads(at)) << 6
         units = (how.threads, how.threads, how.row_units, how.bn, how.padded(depth), how.padded(width), modes)
-        return [Launch(self.in_registers if how.rows else self.in_shared_memory, Variant(units, grid))]
+        return [Launch(kernel, Variant(units, grid))]
 
 
 def _supports(instr: Instr) -> str | None:
