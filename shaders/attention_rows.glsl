@@ -14,6 +14,7 @@
 //
 // The includer has included attention_units_variant.glsl and attention_weight.glsl and defined what attention_units.glsl wants, and
 //   vec4 scores(int z, int m, int n, vec4 s)      what becomes of the scores of keys n to n + 3, n a multiple of 4
+//   int keys_of(int m)      how many keys may have weight for queries up to m
 
 const int UNIT = 16;
 const int PARTS = 8;  // components of a matrix
@@ -92,11 +93,12 @@ void main() {
     if (z >= SIZE_Z) return;
     thread = int(gl_LocalInvocationID.x);
     int lane = int(gl_SubgroupInvocationID), r0 = int(gl_SubgroupID) * UNIT;
-    int m0 = int(group % groups) * BM + r0 * ROW_UNITS;
+    int tile = int(groups - 1 - group % groups) * BM;  // last rows first: they may have the most keys
+    int m0 = tile + r0 * ROW_UNITS, keys = keys_of(min(tile + BM, SIZE_M) - 1);
     int first_row = m0 + lane / 4, first_key = lane % 4 * RUN;
 
     begin(z);
-    if (SIZE_T > 0) {
+    if (keys > 0) {
         fetch_k(0);
         fetch_v(0);
     }
@@ -120,13 +122,13 @@ void main() {
         }
     }
     barrier();
-    if (SIZE_T > 0) {
+    if (keys > 0) {
         stash_k();
         stash_v();
     }
     barrier();
 
-    for (int n0 = 0; n0 < SIZE_T; n0 += BN) {
+    for (int n0 = 0; n0 < keys; n0 += BN) {
         fetch_k(n0 + BN);
         SUMS s[ROW_UNITS * UNITS_N];
         [[unroll]] for (int j = 0; j < UNITS_N; j++) {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 
 import numpy as np
 import onnx_vulkan.kernels.attention as family
@@ -93,8 +94,14 @@ def emulated(text: str) -> str:
     return re.sub(r"\b(LEFT|RIGHT|SUMS)\b", "Matrix", text)
 
 
-def attend(monkeypatch: pytest.MonkeyPatch, units: family.Units, sizes: tuple[int, ...], empty: str = "nan") -> Array:
-    """An attention of ``sizes`` (batch, rows, keys, depth, width) with a mask, a row of which lets nothing through."""
+def attend(
+    monkeypatch: pytest.MonkeyPatch, units: family.Units, sizes: tuple[int, ...], empty: str = "nan", mask: str = "added"
+) -> Array:
+    """An attention of ``sizes`` (batch, rows, keys, depth, width) under a mask.
+
+    It is ``added``, says which scores are ``chosen``, or is ``causal``: query m sees keys up to m + 1. Unless it is, a query sees
+    nothing, and another one nothing but the last keys.
+    """
     shader = run_step._shader
     kernels = ("attention_units.glsl", "attention_rows.glsl")
     monkeypatch.setattr(run_step, "_shader", lambda name: emulated(shader(name)) if name in kernels else shader(name))
@@ -105,39 +112,56 @@ def attend(monkeypatch: pytest.MonkeyPatch, units: family.Units, sizes: tuple[in
     shapes = {"q": (batch, rows, depth), "k": (batch, keys, depth), "v": (batch, keys, width)}
     q, k, v = (b.input(n, DType.F16, s) for n, s in shapes.items())
     feeds = {n: rng.standard_normal(s).astype(np.float16) for n, s in shapes.items()}
-    mask = np.where(rng.random((rows, keys)) < 0.7, rng.standard_normal((rows, keys)), -np.inf).astype(np.float32)
-    mask[3], mask[5, : keys * 4 // 5] = -np.inf, -np.inf
+    feeds["q"][:, 1 % rows] *= 30
+    seen = rng.random((rows, keys)) < 0.7
+    seen[3 % rows], seen[5 % rows, : keys * 4 // 5] = False, False
+    steps: list[Any] = [("mul", (SCORE, 3))]
+    others = [b.scalar(0.3, DType.F32)]
+    if mask == "causal":
+        others += [b.le(b.iota((1, keys), 1, DType.I64), b.iota((rows, 1), 0, DType.I64, 1)), b.scalar(-np.inf, DType.F32)]
+        steps.append(("select", (4, SCORE, 5)))
+    elif mask == "chosen":
+        feeds["mask"] = seen
+        others += [b.input("mask", DType.BOOL, seen.shape), b.scalar(-np.inf, DType.F32)]
+        steps.append(("select", (4, SCORE, 5)))
+    else:
+        feeds["mask"] = np.where(seen, rng.standard_normal(seen.shape), -np.inf).astype(np.float32)
+        others.append(b.input("mask", DType.F32, seen.shape))
+        steps.append(("add", (SCORE, 4)))
     if empty != "nan":
         feeds["q"][0, 7, 1] = np.nan
-    y = attention(b, q, b.transpose(k, (0, 2, 1)), v, [b.input("mask", DType.F32, mask.shape)], [("add", (SCORE, 3))], empty)
-    return run_step.check_program(b, [y], {**feeds, "mask": mask}, atol=5e-3, rtol=1e-2)[0]
+    y = attention(b, q, b.transpose(k, (0, 2, 1)), v, others, steps, empty)
+    return run_step.check_program(b, [y], feeds, atol=5e-3, rtol=1e-2)[0]
 
 
 @pytest.mark.parametrize(
-    ("units", "sizes", "empty"),
+    ("units", "sizes", "empty", "mask"),
     [
-        (family.Units(32, 2, 32, True), (1, 37, 70, 24, 17), "clean"),
-        (family.Units(64, 1, 16, True), (2, 40, 50, 16, 40), "nan"),
+        (family.Units(32, 1, 32, rows=True), (1, 20, 72, 24, 17), "clean", "added"),
+        (family.Units(64, 2, 16, rows=True), (2, 70, 39, 16, 16), "nan", "chosen"),
+        (family.Units(64, 1, 16, rows=True), (2, 70, 60, 16, 16), "zero", "causal"),
     ],
     ids=str,
 )
-def test_rows(monkeypatch: pytest.MonkeyPatch, units: family.Units, sizes: tuple[int, ...], empty: str) -> None:
-    attend(monkeypatch, units, sizes, empty)
+def test_rows(monkeypatch: pytest.MonkeyPatch, units: family.Units, sizes: tuple[int, ...], empty: str, mask: str) -> None:
+    attend(monkeypatch, units, sizes, empty, mask)
 
 
 @pytest.mark.skipif(
     os.environ.get("ONNX_VULKAN_THOROUGH") != "1", reason="takes minutes to compile: ONNX_VULKAN_THOROUGH=1 runs it"
 )
+@pytest.mark.parametrize("mask", ["added", "chosen", "causal"])
 @pytest.mark.parametrize(
     ("units", "sizes"),
     [
         (family.Units(32, 2, 64), (2, 50, 70, 40, 24)),
         (family.Units(64, 1, 32), (1, 40, 50, 16, 17)),
-        (family.Units(128, 1, 64, True), (2, 70, 150, 64, 64)),
-        (family.Units(64, 2, 32, True), (1, 70, 100, 128, 128)),
-        (family.Units(32, 1, 64, True), (1, 9, 0, 16, 16)),
+        (family.Units(128, 1, 32, rows=True), (2, 70, 152, 64, 64)),
+        (family.Units(64, 2, 32, rows=True), (1, 70, 100, 128, 128)),
+        (family.Units(32, 1, 64, rows=True), (1, 9, 0, 16, 16)),
+        (family.Units(32, 1, 64, rows=True), (1, 1, 3, 16, 16)),
     ],
     ids=str,
 )
-def test_matrix_units(monkeypatch: pytest.MonkeyPatch, units: family.Units, sizes: tuple[int, ...]) -> None:
-    attend(monkeypatch, units, sizes)
+def test_matrix_units(monkeypatch: pytest.MonkeyPatch, units: family.Units, sizes: tuple[int, ...], mask: str) -> None:
+    attend(monkeypatch, units, sizes, mask=mask)

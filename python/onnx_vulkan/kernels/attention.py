@@ -211,7 +211,7 @@ class AttentionStep:
 }}
 {score}{self.weights}{text}#include "{template}.glsl"
 """
-        reads = tuple(dict.fromkeys((*(m.leaf for m in self.operands.values()), *self.scores.reads, *more)))
+        reads = tuple(dict.fromkeys((*(m.leaf for m in self.operands.values()), *self.scores.loaded, *more)))
         kernel = Kernel(self.label, params, body, reads, self.writes, chosen_by_step)
         kernel.extensions, kernel.fixed_subgroups = EXTENSIONS, True
         return kernel

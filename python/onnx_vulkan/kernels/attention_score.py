@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from onnx_vulkan.dtypes import DType
 from onnx_vulkan.kernels import Group
 from onnx_vulkan.program.attention import SCORE
 from onnx_vulkan.program.builder import Builder
+from onnx_vulkan.program.causal import causal_offset
 from onnx_vulkan.program.ir import Value
 
 __all__ = ["QUAD", "Scores"]
@@ -36,7 +36,8 @@ class Scores:
     """The steps of the scores of ``group.anchor``, an attention over ``keys`` keys; ``axes`` as ``hole.merge_axes`` takes them.
 
     ``base_2``: the scores come in a unit in which their weight is 2^x instead of e^x, which costs nothing where they are
-    multiplied by a number anyway.
+    multiplied by a number anyway. ``causal``: keys past the query's index plus this number have no weight, None where that is
+    not known; the mask that says so is then computed instead of read.
     """
 
     def __init__(self, group: Group, keys: Extent, axes: Axes):
@@ -45,16 +46,27 @@ class Scores:
         self.space = (*instr.out.shape[:-1], keys)
         self.names = [f"c{i}" for i in range(len(self.space))]
         self.coords = [Lin.var(n) if e != 1 else ZERO for n, e in zip(self.names, self.space, strict=True)]
+        self.given = Value(DType.F32, self.space)
         steps: Steps = [(fn, tuple(n if n == SCORE else instr.inputs[n] for n in given)) for fn, given in instr.attrs["score"]]
-        steps, self.base_2 = _in_base_2(steps)
+        self.reads = tuple(self._chain(Builder(), steps).reads)
+        """The values that some choice of kernels loads for the scores."""
         b = Builder()
-        self.given = x = Value(DType.F32, self.space)
+        steps, self.base_2 = _in_base_2(steps)
+        steps, self.causal = _causal(b, steps, self.space, group)
+        self.masks = [v for _, given in steps for v in given if isinstance(v, Value) and v.rank]
+        self._probe = self._chain(b, steps)
+        self._aligned: tuple[Extent, ...] | None = None
+
+    def _chain(self, b: Builder, steps: Steps) -> Renderer:
+        """Set what is rendered to these steps, and render it once."""
+        x = self.given
         for fn, given in steps:
             x = b.map(fn, *(v if isinstance(v, Value) else x for v in given))
         self.result = x
         self.own = {i.out: i for i in b.instrs}
-        self.masks = [v for _, given in steps for v in given if isinstance(v, Value) and v.rank]
-        self._aligned: tuple[Extent, ...] | None = None
+        probe = self._renderer(Params())
+        self._value(probe, self.coords, "s")
+        return probe
 
     def _renderer(self, params: Params) -> Renderer:
         def is_leaf(v: Value) -> bool:
@@ -65,12 +77,6 @@ class Scores:
     def _value(self, r: Renderer, coords: Sequence[Lin], score: str) -> str:
         r.define(self.given, coords, score)
         return r.value(self.result, coords)
-
-    @cached_property
-    def _probe(self) -> Renderer:
-        probe = self._renderer(Params())
-        self._value(probe, self.coords, "s")
-        return probe
 
     def _place(self, r: Renderer, level: int) -> None:
         """Give the axes their places, from the GLSL ints of ``axes``."""
@@ -84,18 +90,26 @@ class Scores:
                 r.alias[self.names[run[-1]]] = r.text(c)
 
     @property
-    def reads(self) -> tuple[Value, ...]:
+    def loaded(self) -> tuple[Value, ...]:
         """The values that the functions load."""
         return tuple(self._probe.reads)
 
     def function(self, params: Params) -> str:
-        """``float score(int z, int m, int n, float s)``: the score of query m and key n of the batch's z, whose product is s."""
+        """``float score(int z, int m, int n, float s)``: the score of query m and key n of the batch's z, whose product is s.
+
+        And ``int keys_of(int m)``: how many keys have weight for queries up to m.
+        """
         r = self._renderer(params)
         self._place(r, 0)
         text = self._value(r, self.coords, "s")
         lines = "".join(f"    {line}\n" for line in r.scopes[0].lines)
         unit = "#define BASE_2\n" if self.base_2 else ""
-        return f"{unit}float score(int z, int m, int n, float s) {{\n{lines}    return {text};\n}}\n"
+        keys = "SIZE_T" if self.causal is None else f"min(SIZE_T, m + {params.word(self.causal + 1)})"
+        return f"""{unit}int keys_of(int m) {{ return {keys}; }}
+float score(int z, int m, int n, float s) {{
+{lines}    return {text};
+}}
+"""
 
     def quad_function(self, params: Params) -> str:
         """``vec4 scores(int z, int m, int n, vec4 s)``: those of keys n to n + 3, n a multiple of 4, after :meth:`function`.
@@ -137,6 +151,22 @@ def _number(v: int | Value) -> float | None:
     """The number that an operand is everywhere."""
     known = isinstance(v, Value) and v.data is not None and v.data.size == 1
     return float(v.data.reshape(-1)[0]) if known and isinstance(v, Value) and v.data is not None else None
+
+
+def _causal(b: Builder, steps: Steps, space: Sequence[Extent], group: Group) -> tuple[Steps, Extent | None]:
+    """The steps and ``Scores.causal``."""
+    if not steps or steps[-1][0] != "select":
+        return steps, None
+    mask, kept, instead = steps[-1][1]
+    if kept != SCORE or not isinstance(mask, Value) or _number(instead) != -math.inf or not mask.rank:
+        return steps, None
+    offset = causal_offset(mask, group.producers)
+    if offset is None:
+        return steps, None
+    rank = len(space)
+    key = b.iota((*[1] * (rank - 1), space[-1]), rank - 1, DType.I32)
+    query = b.iota((*[1] * (rank - 2), space[-2], 1), rank - 2, DType.I32, offset)
+    return [*steps[:-1], ("select", (b.map("le", key, query), SCORE, instead))], offset
 
 
 def _in_base_2(steps: Steps) -> tuple[Steps, bool]:
