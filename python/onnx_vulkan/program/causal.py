@@ -35,8 +35,10 @@ def causal_offset(mask: Value, producers: Mapping[Value, Instr]) -> Extent | Non
 
 
 def _of_constant(data: Array) -> int | None:
-    offset = int(np.count_nonzero(data[0])) - 1
     rows, keys = data.shape
+    seen = int(np.count_nonzero(data[0]))
+    blind = int(data[:, 0].argmax()) if data[:, 0].any() else rows  # queries at the start that see nothing
+    offset = seen - 1 if seen else -blind
     return offset if np.array_equal(data, np.tri(rows, keys, offset, dtype=bool)) else None
 
 
