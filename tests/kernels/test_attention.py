@@ -180,3 +180,9 @@ def test_matrix_units_are_chosen_where_they_fit_and_pay() -> None:
     assert chosen(197, 197, 64, 12, **known) is not None
     assert chosen(2048, 2048, 136, 16, **known) is None
     assert chosen(1, 4096, 64, 32, **known) is None, "few queries"
+    measured = [(2048, 64, 16, 128), (4096, 64, 12, 128), (197, 64, 96, 64), (196, 64, 300, 64), (1500, 64, 12, 64)]
+    for length, head, batch, rows in measured:  # the rows of the fastest workgroup on an H200
+        units = chosen(length, length, head, batch, **known)
+        assert units is not None and units.bm == rows, (length, head, batch)
+    units = chosen(2048, 2048, 128, 16, **known)
+    assert units is not None and units.threads == 256

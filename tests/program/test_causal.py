@@ -18,7 +18,9 @@ def found(b: Builder, mask: Value) -> object:
     return causal_offset(mask, {i.out: i for i in b.instrs})
 
 
-@pytest.mark.parametrize(("shape", "offset"), [((5, 5), 0), ((3, 9), 6), ((6, 4), -3), ((4, 4), 3), ((2, 3), -1), ((2, 3), -2)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "offset"), [((5, 5), 0), ((3, 9), 6), ((6, 4), -3), ((4, 4), 3), ((2, 3), -1), ((2, 3), -2)], ids=str
+)
 def test_constants(shape: tuple[int, int], offset: int) -> None:
     b = Builder()
     spread = b.reshape(b.broadcast(b.const(np.tri(*shape, offset, dtype=bool)), (1, 2, *shape)), (2, *shape))

@@ -33,12 +33,8 @@ from onnx_vulkan.program.ir import Instr, Program, Value
 
 __all__ = ["MATRIX_UNITS", "UNITS", "AttentionStep", "Units", "attention_step", "choose"]
 
-# Microseconds on an H200 at 16 heads of 2,048 rows, keys and 64 elements; what counts is how they compare.
+# Microseconds on an H200; what counts is how they compare.
 LAUNCH = 4.0
-RESIDENT = {False: 3, True: 4}
-"""Workgroups of a core that together are as fast as ``STEP`` says, without and with scores in registers."""
-STEP = {False: 5.8 / (64 * 64 * 128), True: 1.33 / (64 * 32 * 128)}
-"""Of a query, a key and an element of a head, in one of these workgroups."""
 SCORE_MEMORY = 2.9e-6
 """Of the softmax of a score."""
 SCORE_PRODUCT = 5.1e-8
@@ -49,13 +45,17 @@ SCORE_PRODUCT = 5.1e-8
 class Units:
     """A workgroup of ``threads`` in subgroups of 32 with ``row_units`` times 16 rows each; ``bn`` keys a step.
 
-    ``rows``: scores stay in registers (``attention_rows.glsl``).
+    ``rows``: scores stay in registers (``attention_rows.glsl``). ``step`` and ``start``: microseconds of a core for a step and
+    for all else, heads of 64. ``largest``: the largest head, beyond which others or three kernels are faster.
     """
 
     threads: int
     row_units: int
     bn: int
     rows: bool = False
+    step: float = 1.0
+    start: float = 1.0
+    largest: int = 128
 
     @property
     def bm(self) -> int:
@@ -74,14 +74,9 @@ class Units:
         """A head size as the kernel takes it."""
         return rounded(size, 16 if self.rows else 32)
 
-    @property
-    def largest_head(self) -> int:
-        """In shared memory heads of 128 take 1.6 times as long as three kernels on an H200, in registers a third."""
-        return 128 if self.rows else 64
-
     def suits(self, depth: int, width: int, limits: Limits) -> bool:
         """Whether heads are small enough, are loaded in whole turns when padded (where the kernel wants that), and fit."""
-        if max(depth, width) > self.largest_head:
+        if max(depth, width) > self.largest:
             return False
         depth, width = self.padded(depth), self.padded(width)
         whole = self.rows or all(self.bn * size // 8 % self.threads == 0 for size in (depth, width))
@@ -91,14 +86,19 @@ class Units:
 MATRIX_UNITS = frozenset({"coop_f16", "subgroup_vote", "subgroup_shuffle"})
 """The features that ``attention_units.glsl`` takes, besides subgroups of 32."""
 EXTENSIONS = (*matrix_units.EXTENSIONS, "GL_KHR_shader_subgroup_shuffle", "GL_KHR_shader_subgroup_vote")
-UNITS = (Units(128, 1, 64), Units(128, 1, 32))
-ROWS = (Units(128, 1, 32, rows=True), Units(128, 2, 64, rows=True), Units(256, 1, 64, rows=True))
+UNITS = (Units(128, 1, 64, False, 2.6, 3.0, 64), Units(128, 1, 32, False, 1.3, 3.0, 64))
+ROWS = (
+    Units(128, 1, 32, True, 0.35, 1.5),
+    Units(128, 2, 64, True, 1.1, 4.3, 64),
+    Units(256, 1, 64, True, 1.2, 4.4),
+)
 
 
-def one_kernel(units: Units, rows: int, keys: int, size: int, batch: int) -> float:
-    """Microseconds that one kernel takes about on a large GPU; *size* is both head sizes together."""
-    rounds = -(-batch * -(-rows // units.bm) // (RESIDENT[units.rows] * CORES))
-    return LAUNCH + rounds * -(-keys // units.bn) * units.bm * units.bn * size * STEP[units.rows]
+def one_kernel(units: Units, rows: int, keys: int, depth: int, width: int, batch: int) -> float:
+    """Microseconds that one kernel takes about on a large GPU."""
+    turns = -(-batch * -(-rows // units.bm) // CORES)
+    heads = (units.padded(depth) + units.padded(width)) / 128
+    return LAUNCH + turns * (-(-keys // units.bn) * units.step + units.start) * heads
 
 
 def three_kernels(rows: int, keys: int, size: int, batch: int) -> float:
@@ -121,11 +121,12 @@ def choose(rows: int, keys: int, depth: int, width: int, batch: int, limits: Lim
 
     *halves*: the operands are such that matrix units take them.
     """
-    units = next(filter(None, space(rows, keys, depth, width, batch, limits, halves=halves)), None)
-    if units is None:
+    ways = [u for u in space(rows, keys, depth, width, batch, limits, halves=halves) if u is not None]
+    if not ways:
         return None
-    size = units.padded(depth) + units.padded(width)
-    return units if one_kernel(units, rows, keys, size, batch) <= three_kernels(rows, keys, size, batch) else None
+    units = min(ways, key=lambda u: one_kernel(u, rows, keys, depth, width, batch))
+    one, three = one_kernel(units, rows, keys, depth, width, batch), three_kernels(rows, keys, depth + width, batch)
+    return units if one <= three else None
 
 
 def rounded(n: int, to: int) -> int:
@@ -217,7 +218,9 @@ class AttentionStep:
         return kernel
 
     def are_halves(self, at: At, limits: Limits) -> bool:
-        """Whether all operands are float16 with neighbours side by side, and masks are none or read fast.
+        """Whether all operands have neighbours side by side and are taken as float16, and masks are none or read fast.
+
+        They are float16, or float32 under ``precision=fast``, which rounds the operands of products.
 
         ``attention_units.glsl`` reads them an element at a time, a row by each invocation: on an H200 that made it take 3.5 times
         as long.
@@ -225,7 +228,8 @@ class AttentionStep:
         if self.scores.masks and "coop_rows" not in limits.features:
             return False
         together = at(self.q.k) == at(self.k.k) == at(self.v.row) == 1
-        return together and all(m.leaf.dtype is DType.F16 for m in self.operands.values())
+        taken = {DType.F16, DType.F32} if limits.precision == "fast" else {DType.F16}
+        return together and {m.leaf.dtype for m in self.operands.values()} <= taken
 
     # ------------------------------------------------------------------------------------------------ three kernels
     @cached_property
