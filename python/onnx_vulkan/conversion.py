@@ -180,7 +180,8 @@ def _int4(model: Path, target: Path, config: Quantization) -> None:
     try:
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
     except ImportError as e:
-        raise InvalidInput(f"ONNX Runtime's 4-bit quantizer needs a package that is missing ({e}): pip install onnx-ir") from None
+        missing = f"ONNX Runtime's 4-bit quantizer needs a package that is missing ({e})"
+        raise InvalidInput(f"{missing}: pip install 'onnx-vulkan[quantize]'") from None
     whole = _load(model)
     quantizer = MatMulNBitsQuantizer(
         whole, block_size=config.block_size, is_symmetric=config.symmetric, nodes_to_exclude=list(config.exclude)

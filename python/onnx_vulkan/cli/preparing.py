@@ -26,6 +26,7 @@ from onnx_vulkan.cli.sides import cpu_side
 from onnx_vulkan.errors import InvalidInput, OnnxVulkanError
 from onnx_vulkan.graph import Graph
 from onnx_vulkan.inputs import bound_dims, make_inputs
+from onnx_vulkan.provenance import version
 from onnx_vulkan.publish import refuse_other
 from onnx_vulkan.tolerance import FP16_MODEL, allowance
 
@@ -53,8 +54,8 @@ class Preparation:
 
 def versions() -> dict[str, str]:
     """Versions of what the numbers of a bundle depend on."""
-    names = ("onnx-vulkan", "onnx", "onnxruntime", "numpy")
-    return {"python": platform.python_version()} | {n: importlib.metadata.version(n) for n in names}
+    others = {n: importlib.metadata.version(n) for n in ("onnx", "onnxruntime", "numpy")}
+    return {"python": platform.python_version(), "onnx-vulkan": version(), **others}
 
 
 def prepare(asked: Preparation) -> tuple[dict[str, Any], int, str]:
