@@ -12,6 +12,7 @@ What goes wrong in the file is told with its line, as an InvalidInput.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import inspect
 import sys
 import traceback
@@ -129,14 +130,17 @@ def export_module(module: Any, inputs: Mapping[str, Array], target: Path) -> Cal
         def forward(self, *values: Any) -> Any:
             return self.whole(**dict(zip(names, values, strict=True))) if by_name else self.whole(*values)
 
+    newer = importlib.util.find_spec("onnxscript") is not None
     values = tuple(torch.from_numpy(np.ascontiguousarray(a)) for a in inputs.values())
     try:
         with torch.no_grad(), contextlib.redirect_stdout(sys.stderr):
             made = module(**dict(zip(names, values, strict=True))) if by_name else module(*values)
-            # The exporter through TorchScript needs no further package.
-            torch.onnx.export(Positional().eval(), values, str(target), input_names=names, dynamo=False)
+            # The newer exporter needs a package of its own; the one through TorchScript does not.
+            torch.onnx.export(Positional().eval(), values, str(target), input_names=names, dynamo=newer)
     except Exception as e:
-        raise InvalidInput(f"PyTorch cannot export the module: {type(e).__name__}: {str(e).strip().splitlines()[0]}") from e
+        first = (str(e).strip().splitlines() or [""])[0]
+        hint = "" if newer else " (its newer exporter, which may do better, needs: pip install onnxscript)"
+        raise InvalidInput(f"PyTorch cannot export the module: {type(e).__name__}: {first}{hint}") from e
     wanted = [t.detach().numpy() for t in _tensors(made, torch)]
 
     def check(outputs: Mapping[str, Array]) -> None:
