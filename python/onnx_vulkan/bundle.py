@@ -139,7 +139,7 @@ def read_bundle(folder: str | os.PathLike[str]) -> Bundle:
             tactics=folder / manifest["tactics"] if manifest["tactics"] else None,
             **rest,
         )
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ModelError(f"{folder} is no bundle: it has no {MANIFEST}.") from None
     except (KeyError, TypeError, ValueError) as e:
         raise ModelError(f"{where} cannot be read: {MANIFEST} is damaged ({type(e).__name__}: {e}).") from None

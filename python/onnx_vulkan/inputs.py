@@ -7,6 +7,7 @@ count up, token ids are small. An image gets dark strokes on a light ground, sin
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,8 +35,12 @@ def unbound_dims(graph: Graph) -> list[str]:
     return list(names)
 
 
-def make_inputs(graph: Graph, dims: Mapping[str, int], given: Mapping[str, Array] | None = None) -> dict[str, Array]:
+def make_inputs(
+    graph: Graph, dims: Mapping[str, int], given: Mapping[str, Array] | None = None, *, valued: int | None = None
+) -> dict[str, Array]:
     """An array for every input of *graph* (overridable constants keep their default).
+
+    Arrays of more elements than *valued* only have a shape: they are zeros that take no memory.
 
     *dims* gives the numbers of symbolic dims; *given* arrays are taken as they are, and bind the dims that they show. Raises
     InvalidInput, naming every dim without a number, an unknown input or dim, or an array that does not fit.
@@ -69,7 +74,7 @@ def make_inputs(graph: Graph, dims: Mapping[str, int], given: Mapping[str, Array
             longest = max(longest, evaluate(t.shape[-1], numbers))
     for name in graph.inputs:
         if name not in out and name not in graph.defaults:
-            out[name] = make_input(name, _type(graph, name), numbers, longest)
+            out[name] = make_input(name, _type(graph, name), numbers, longest, valued)
     return {name: out[name] for name in graph.inputs if name in out}
 
 
@@ -100,12 +105,17 @@ def _bind(name: str, declared: TensorType, array: Array, numbers: dict[str, int]
             raise InvalidInput(f"input {name!r} has the shape {list(array.shape)}, but the model wants {shown}{here}.")
 
 
-def make_input(name: str, declared: TensorType, dims: Mapping[str, int], longest: int = 1) -> Array:
-    """The array for one input. *longest* is the length of the longest sequence, for inputs that are a length."""
+def make_input(name: str, declared: TensorType, dims: Mapping[str, int], longest: int = 1, valued: int | None = None) -> Array:
+    """The array for one input. *longest* is the length of the longest sequence, for inputs that are a length.
+
+    *valued* is that of :func:`make_inputs`.
+    """
     if declared.dtype is None or declared.shape is None:
         what = declared.type_name or "of unknown rank"
         raise InvalidInput(f"input {name!r} is {what}: give it with --input {name}=FILE.npy")
     shape = tuple(_number(e, dims) for e in declared.shape)
+    if valued is not None and math.prod(shape) > valued:
+        return np.broadcast_to(np.zeros((), declared.dtype.numpy), shape)
     rng = np.random.default_rng(list(hashlib.sha256(f"{name}{shape}".encode()).digest()[:8]))
     made: Array
     if declared.dtype.is_float:

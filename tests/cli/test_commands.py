@@ -76,11 +76,14 @@ def test_exit_codes(good: Path, partial: Path, tmp_path: Path, command) -> None:
         (["inspect", "x.onnx", "--nonsense"], "--nonsense"),
         (["run", "x.onnx", "--backend", "cuda"], "not cuda"),
         (["run", "x.onnx", "--runs", "0"], "--runs"),
+        (["inspect", "node", "x.onnx"], "Missing argument 'name'; onnx-vulkan inspect node --help shows what there is"),
+        (["nonsense"], "No such command 'nonsense'; onnx-vulkan --help shows"),
     ],
 )
 def test_usage_errors(args: list[str], says: str, command) -> None:
-    code, _, err = command(*args)
+    code, out, err = command(*args)
     assert code == 1 and says in err, "2 is not a usage error here"
+    assert not out and err.startswith("onnx-vulkan: ") and err.count("\n") == 1
 
 
 def test_run(good: Path, fake_gpu) -> None:

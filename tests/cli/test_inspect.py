@@ -222,3 +222,9 @@ def test_html_without_its_library(good: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(page.importlib.util, "find_spec", lambda name: None)
     code, _, err = command("inspect", "html", good, "-o", tmp_path / "p.html")
     assert code == 1 and "needs the library jinja2: pip install 'onnx-vulkan[html]'" in err
+
+
+def test_sizes_that_no_device_takes(good: Path) -> None:
+    """Nothing of that size is made, and it is said why there is no estimate."""
+    code, data, _ = call("inspect", good, "--dim", "batch=99999999999")
+    assert code == 0 and data["estimate"] is None and "more than the" in data["estimate_lacks"]

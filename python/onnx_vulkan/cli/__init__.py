@@ -32,7 +32,7 @@ def main() -> NoReturn:
     """The entry point of the ``onnx-vulkan`` script."""
     # typer's own code for a mistyped option is 2, which means something else here.
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="onnx-vulkan")
     except OnnxVulkanError as e:
         code = _failed(e)
     except (KeyboardInterrupt, BrokenPipeError):
@@ -44,15 +44,22 @@ def main() -> NoReturn:
         say(f"{e.filename}: {e.strerror}" if e.filename else str(e))
         code = FAILED
     except Exception as e:
-        show = getattr(e, "show", None)  # a usage error of typer's
-        if callable(show):
-            show()
+        if callable(getattr(e, "format_message", None)):  # a usage error of typer's
+            _usage_error(e)
         elif type(e).__name__ != "Abort":
             if os.environ.get("ONNX_VULKAN_DEBUG"):
                 raise
             say(f"internal error: {type(e).__name__}: {e} (ONNX_VULKAN_DEBUG=1 shows where)")
         code = FAILED
     sys.exit(code if isinstance(code, int) else GOOD)
+
+
+def _usage_error(error: Any) -> None:
+    """Say what is wrong with the command line."""
+    message = error.format_message().strip().rstrip(".")
+    if message:
+        command = error.ctx.command_path if error.ctx is not None else "onnx-vulkan"
+        say(f"{message}; {command} --help shows what there is")
 
 
 def _failed(error: OnnxVulkanError) -> int:

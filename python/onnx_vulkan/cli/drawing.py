@@ -15,6 +15,7 @@ from onnx_vulkan.inspect.estimate import Estimate, estimate
 from onnx_vulkan.inspect.nodes import Model
 from onnx_vulkan.inspect.page import check_tools, page
 from onnx_vulkan.inspect.picture import as_svg, check_program, picture_of_nodes, picture_of_program
+from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT
 
 __all__ = ["dot", "html", "plan"]
 
@@ -64,7 +65,7 @@ def plan(model: Model, dims: Mapping[str, int]) -> tuple[Estimate, dict[str, int
     """The kernels at *dims*, or at the first example that the model takes; and these numbers."""
     graph, lacks = model.graph, ""
     for numbers in [dict(dims)] if dims else example_dims(graph, find_decoder(graph)):
-        found = estimate(graph, model.claims, make_inputs(graph, numbers))
+        found = estimate(graph, model.claims, make_inputs(graph, numbers, valued=HOST_INPUT_LIMIT))
         if found.parts:
             return found, numbers
         lacks = lacks or next(iter(found.missing.values()), "no node of it runs on Vulkan.")

@@ -22,6 +22,7 @@ from onnx_vulkan.inputs import bound_dims, make_inputs
 from onnx_vulkan.inspect.decoder import Decoder, example_dims
 from onnx_vulkan.inspect.dry import DryPlan, dry_plan
 from onnx_vulkan.inspect.work import Work, WorkModel
+from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT
 from onnx_vulkan.tune.workloads import tunables
 
 __all__ = ["Estimate", "Part", "estimate", "estimate_at"]
@@ -142,7 +143,7 @@ def estimate_at(
     lacks = ""
     for numbers in [dict(dims)] if dims else examples:
         try:
-            feeds = make_inputs(graph, numbers)
+            feeds = make_inputs(graph, numbers, valued=HOST_INPUT_LIMIT)
         except InvalidInput as e:
             if dims:
                 raise
