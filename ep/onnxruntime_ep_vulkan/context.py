@@ -33,8 +33,8 @@ def is_ours(node: Node) -> bool:
     return (node.op_type, node.domain) == (OP_TYPE, DOMAIN) and node.attributes.get("source") == EP_NAME
 
 
-def context_source(graph: Graph, model_path: str, config: Mapping[str, str]) -> tuple[Path | bytes, str]:
-    """The compiled model in the one node of a fused graph, bytes or a file, and what to call it in messages.
+def context_source(graph: Graph, model_path: str, config: Mapping[str, str]) -> tuple[Path | bytes, str, str | None]:
+    """The compiled model in the one node of a fused graph, bytes or a file, what to call it in messages, and a file's digest.
 
     Raises ModelError for a name that leads out of the model's folder.
     """
@@ -43,7 +43,7 @@ def context_source(graph: Graph, model_path: str, config: Mapping[str, str]) -> 
     if attributes.get("embed_mode", 1) == 1:
         data = held.encode(errors="surrogateescape") if isinstance(held, str) else held
         assert isinstance(data, bytes)
-        return data, "the compiled model in the EPContext node"
+        return data, "the compiled model in the EPContext node", None
     name = held if isinstance(held, str) else str(held)
     if not name or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
         raise ModelError(f"The EPContext model names the file {name!r}; that has to be in the model's own folder.")
@@ -56,7 +56,7 @@ def context_source(graph: Graph, model_path: str, config: Mapping[str, str]) -> 
     file = Path(path).parent / name
     if not file.is_file():
         raise ModelError(f"The EPContext model needs the file {file}, which is not there.")
-    return file, str(file)
+    return file, str(file), str(attributes.get("notes", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,7 @@ class ContextWriter:
         from onnx_vulkan.engine.compiled import compiled_bytes, save_compiled
 
         name = abi.text(lib.OrtApi_Node_GetName, fused)
+        digest = ""
         if self.embed:
             held = compiled_bytes(block)
             if len(held) > MOST_EMBEDDED:
@@ -88,7 +89,7 @@ class ContextWriter:
                 )
         else:
             file = self._file(name, model_path)
-            save_compiled(block, file)
+            digest = save_compiled(block, file)
             held = os.fsencode(file.name)
         attributes = {
             "main_context": 1,
@@ -98,6 +99,7 @@ class ContextWriter:
             "ep_sdk_version": provenance.version().encode(),
             "hardware_architecture": block.device.info.name.encode(),
             "partition_name": name.encode(),
+            "notes": digest.encode(),
         }
         return _make_node(name, *names, attributes)
 

@@ -105,11 +105,12 @@ class EpSession:
         if read.inputs != inputs:
             raise RuntimeError(f"ONNX Runtime made constants inputs of a fused node: {set(inputs) - set(read.inputs)}")
         op_type = abi.text(lib.OrtApi_Node_GetOperatorType, fused)
+        read.outputs = outputs
         if is_ours(read.nodes[0]):
             block = self._open(read, abi.text(lib.OrtApi_Graph_GetModelPath, graph))
             return _Compiled(block, block.graph, op_type)
         # ORT hands over a value for every input of a fused node, so a default can never be needed here.
-        read.outputs, read.defaults = outputs, {}
+        read.defaults = {}
         unfolded: list[_Compiled] = []
 
         def stands_for(node: Node) -> Graph | None:
@@ -131,11 +132,15 @@ class EpSession:
 
         if self.writer is not None:
             raise InvalidInput("This model is an EPContext model already: leave out the session option ep.context_enable.")
-        source, where = context_source(read, model_path, self.config)
-        block = open_compiled(source, self.device, self.options, external=self.device_memory, where=where)
-        if len(block.graph.inputs) != len(read.inputs) or len(block.graph.outputs) != len(read.nodes[0].outputs):
+        source, where, digest = context_source(read, model_path, self.config)
+        block = open_compiled(source, self.device, self.options, external=self.device_memory, where=where, digest=digest)
+        node = read.nodes[0]
+        if (len(block.graph.inputs), len(block.graph.outputs)) != (len(node.inputs), len(node.outputs)):
             block.close()
             raise ModelError(f"{where} does not belong to this EPContext model: it has other inputs or outputs.")
+        if (read.inputs, read.outputs) != (list(node.inputs), list(node.outputs)):
+            block.close()
+            raise RuntimeError("ONNX Runtime gave an EPContext node's inputs or outputs in another order than the node has them.")
         return block
 
     def running_blocks(self) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,7 @@ def settings(**entries: str) -> ort.SessionOptions:
 
 def written(folder: Path, rows: Any = 3, options: dict[str, Any] | None = None, embed: str = "0") -> Path:
     """An EPContext model, made by a session."""
+    folder.mkdir(exist_ok=True)
     target = folder / "compiled.onnx"
     entries = settings(context_enable="1", context_file_path=str(target), context_embed_mode=embed)
     session = vulkan_session(model(rows), options, sess_options=entries)
@@ -193,6 +195,10 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole[:-100])
     with pytest.raises(Exception, match="is damaged: it has"):
+        vulkan_session(str(path))
+    vulkan_session(str(written(tmp_path / "other", options={"precision": "fast"})))
+    shutil.copy(next((tmp_path / "other").glob("*.ovk")), file)
+    with pytest.raises(Exception, match="is not the compiled model that was written with this EPContext model"):
         vulkan_session(str(path))
     file.unlink()
     with pytest.raises(Exception, match="which is not there"):

@@ -54,11 +54,13 @@ BLOBS = ("push", "record")
 # ------------------------------------------------------------------------------------------------------------------ saving
 
 
-def save_compiled(block: Block, path: Path) -> None:
-    """Write *block* with the plans that it has made so far. Raises Unsupported for operators of the user's own, InvalidInput when
-    the file cannot be written."""
+def save_compiled(block: Block, path: Path) -> str:
+    """Write *block* with the plans that it has made so far; gives back a digest of what was written.
+
+    Raises Unsupported for operators of the user's own, InvalidInput when the file cannot be written.
+    """
     out = Writer()
-    out.save(_header(block, out), path)
+    return out.save(_header(block, out), path)
 
 
 def compiled_bytes(block: Block) -> bytes:
@@ -129,15 +131,19 @@ def _nodes(graph: Graph) -> Iterator[Any]:
 
 
 def open_compiled(
-    source: Path | bytes, device: Device, options: Options, *, external: bool = False, where: str = "the compiled model"
+    source: Path | bytes, device: Device, options: Options, *, external: bool = False, where: str, digest: str | None = None
 ) -> Block:
-    """The block of a compiled model; *where* names it in messages.
+    """The block of a compiled model; *where* names it in messages, *digest* is the one that it has to have.
 
     What was made for another device, driver, engine or setting is planned anew with a line in the log, or refused, as the
     option ``stale_compiled`` says. Raises ModelError for a file that is damaged or of another format, CompiledMismatch, or
     RefusedError for what this device cannot run.
     """
     reader = Reader(source, where)
+    if digest is not None and reader.digest != digest:
+        raise ModelError(
+            f"{where} is not the compiled model that was written with this EPContext model. Compile the model again."
+        )
     try:
         graph = graph_from_json(reader.header["graph"], reader)
         different = _differences(reader.header["identity"], _identity(device, options, external))

@@ -55,13 +55,15 @@ class Writer:
             self._arrays.append(array)
         return self._numbers[key]
 
-    def save(self, header: Mapping[str, Any], path: Path) -> None:
-        """Write the file, so that there is all of it or what was there before. Raises InvalidInput where that cannot be done."""
+    def save(self, header: Mapping[str, Any], path: Path) -> str:
+        """Write the file, so that there is all of it or what was there before; gives back :attr:`Reader.digest` of it. Raises
+        InvalidInput where that cannot be done."""
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
             with temporary.open("wb") as file:
-                self._write(header, file)
+                digest = self._write(header, file)
             temporary.replace(path)
+            return digest
         except OSError as e:
             temporary.unlink(missing_ok=True)
             raise InvalidInput(f"The compiled model cannot be written to {path}: {e.strerror or e}.") from e
@@ -72,7 +74,7 @@ class Writer:
         self._write(header, out)
         return out.getvalue()
 
-    def _write(self, header: Mapping[str, Any], file: BinaryIO) -> None:
+    def _write(self, header: Mapping[str, Any], file: BinaryIO) -> str:
         table, at = [], 0
         for key, n in self._numbers.items():
             table.append([at, self._arrays[n].nbytes, key.hex()])
@@ -85,10 +87,12 @@ class Writer:
         for array in self._arrays:
             file.write(array.reshape(-1).view(np.uint8).data)
             file.write(bytes(_aligned(array.nbytes) - array.nbytes))
+        return digest.hex()
 
 
 class Reader:
-    """A compiled model's file, mapped, or its bytes. ``where`` names it in messages, ``header`` is what was written.
+    """A compiled model's file, mapped, or its bytes. ``where`` names it in messages, ``header`` is what was written, ``digest`` a
+    hash that stands for all of it.
 
     Raises ModelError for what is no such file, was cut or changed, or has another format.
     """
@@ -117,6 +121,7 @@ class Reader:
         text = bytes(self._data[PREFIX.size : PREFIX.size + length])
         if hashlib.blake2b(text, digest_size=16).digest() != digest:
             raise self.damaged("its header")
+        self.digest = digest.hex()
         self.header: dict[str, Any] = json.loads(text)
         self._start = _aligned(PREFIX.size + length)
         self._table: list[tuple[int, int, bytes]] = [(at, n, bytes.fromhex(key)) for at, n, key in self.header["blobs"]]
