@@ -12,10 +12,10 @@ from onnx import TensorProto, helper, numpy_helper
 __all__ = ["feeds", "save"]
 
 
-def save(folder: Path) -> Path:
-    """Write the model; gives its path."""
+def save(folder: Path, rows: int = 33, inner: int = 64, columns: int = 48) -> Path:
+    """Write the model, with a first product of these sizes; gives its path."""
     rng = np.random.default_rng(3)
-    weights = {"w": rng.standard_normal((64, 48)) / 8, "v": rng.standard_normal((48, 40)) / 8}
+    weights = {"w": rng.standard_normal((inner, columns)) / 8, "v": rng.standard_normal((columns, 40)) / 8}
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
         helper.make_node("Relu", ["a"], ["b"], name="relu"),
@@ -26,8 +26,8 @@ def save(folder: Path) -> Path:
     graph = helper.make_graph(
         nodes,
         "small",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [33, 64])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [33, 40])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, inner])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [rows, 40])],
         [numpy_helper.from_array(w.astype(np.float32), n) for n, w in weights.items()],
     )
     path = folder / "small.onnx"

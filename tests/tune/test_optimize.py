@@ -1,4 +1,4 @@
-"""The whole of ``onnx-vulkan optimize`` on a small model, with variants that are wrong, crash or hang."""
+"""The whole of ``onnx-vulkan optimize`` on a small model, with a variant that is wrong."""
 
 from __future__ import annotations
 
@@ -32,20 +32,18 @@ def bundle(tmp_path: Path) -> Path:
     return tmp_path / "in"
 
 
-def test_faults_cost_their_variant_only(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what is promoted is what was right (here whatever it gains)."""
+def test_a_search(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong variant is told and not used; what is promoted is right (here whatever it gains)."""
     monkeypatch.setattr("onnx_vulkan.tune.pairs.Pairs.faster", True)
     command = (sys.executable, faulty_worker.__file__)
     out = tmp_path / "out"
-    job = Job(bundle, out, Budget(9, 60.0, 6.0), "exhaustive", pairs=1, command=command)
+    job = Job(bundle, out, Budget(2, 60.0), "exhaustive", pairs=1, command=command)
     data = optimize(job)
-    states = {r["choice"]: r["state"] for r in data["rejected"]}
-    assert states[faulty_worker.WRONG] == "wrong" and states[faulty_worker.CRASHING] == "crashed"
-    assert states[faulty_worker.HANGING] == "hung" and data["trials"]["timed"] > 0
-    assert "SIGSEGV" in next(r["reason"] for r in data["rejected"] if r["state"] == "crashed")
+    assert {(r["choice"], r["state"]) for r in data["rejected"]} == {(faulty_worker.WRONG, "wrong")}
+    assert data["trials"]["timed"] > 0
     made = read_bundle(out)
     chosen = {t["choice"] for t in data["tactics"]}
-    assert not chosen & {faulty_worker.WRONG, faulty_worker.CRASHING, faulty_worker.HANGING}
+    assert faulty_worker.WRONG not in chosen
     if data["workloads"]["changed"]:
         assert data["verdict"] == FASTER and made.tactics is not None
         assert read_tactics(made.tactics).keys() == read_tactics(tmp_path / "cache" / "tactics.json").keys()

@@ -34,6 +34,8 @@ class Table:
         self.asked: list[str] = []
 
     def ask(self, seconds: float, do: str, *, digest: str, **fields: Any) -> dict[str, Any]:
+        if do == "compile":
+            return {}
         if do == "check":
             self.asked.append(fields["choice"])
             us = self.us[fields["choice"]]

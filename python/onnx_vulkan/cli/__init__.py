@@ -1,4 +1,4 @@
-"""The command line: ``onnx-vulkan inspect | run | profile | prepare | optimize | doctor | devices | check``.
+"""The command line: ``onnx-vulkan inspect | run | profile | prepare | optimize | tactics | doctor | devices | check``.
 
 Options and exit codes are here; the work is next door.
 
@@ -18,6 +18,7 @@ import typer
 from onnx_vulkan.cli.inspect_commands import inspect_app
 from onnx_vulkan.cli.options import Atol, DeviceOption, Dims, Inputs, ModelOrBundle, ProviderOptions, Report, Rtol
 from onnx_vulkan.cli.report import CANNOT_RUN, FAILED, GOOD, contract, deliver, say
+from onnx_vulkan.cli.tactics_commands import tactics_app
 from onnx_vulkan.errors import InvalidInput, OnnxVulkanError, RefusedError
 
 __all__ = ["app", "main"]
@@ -26,6 +27,7 @@ app = typer.Typer(
     help="Run ONNX models on any Vulkan GPU.", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False
 )
 app.add_typer(inspect_app, name="inspect")
+app.add_typer(tactics_app, name="tactics")
 
 
 def main() -> NoReturn:

@@ -65,6 +65,13 @@ class Child:
             raise
         return self.opened
 
+    def open_again(self) -> dict[str, Any]:
+        """Have the process open what it is told to once more: the file may be another one by now. Raises as :meth:`ask`."""
+        if self._process is None:
+            return self.start()
+        self.opened = self._exchange({"do": "open", **self.opening}, self.patience)
+        return self.opened
+
     def ask(self, seconds: float, do: str, **fields: Any) -> dict[str, Any]:
         """The answer to a request. Raises Hung after *seconds*, Failed where the process died or lost the device, Refused with
         the child's own sentence."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -135,6 +136,8 @@ class Search:
             sampler.tell(trial.choice, trial.ratio)
             self.watcher.tried(target, trial)
 
+        with contextlib.suppress(Failed, Refused):  # which of them it is the checks will tell
+            self.child.ask(self.budget.request_seconds, "compile", digest=digest, choices=list(names))
         for name in names:
             found = self.guarded(digest, name, lambda name=name: self.wrong(digest, name))  # type: ignore[misc]
             if isinstance(found, Trial):

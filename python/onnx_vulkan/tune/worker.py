@@ -49,6 +49,9 @@ class Bench:
         self, model: str, dims: Mapping[str, int], options: Mapping[str, str], device: str | None, steps: bool = True
     ) -> dict[str, Any]:
         """Load a model or bundle; gives the device and, with *steps*, the workloads."""
+        if self.workshop is not None:
+            self.workshop.close()
+            self.workshop = None
         path = Path(model)
         self.reference: Mapping[str, Array] = {}
         if is_bundle(path):
@@ -90,9 +93,13 @@ class Bench:
         us, total = self._open.shares()
         return {"us": us, "total_us": total, "together": self._open.together()}
 
+    def compile(self, digest: str, choices: list[str]) -> dict[str, Any]:
+        """Make the pipelines of several variants, in parallel."""
+        self._open.compile(digest, choices)
+        return {}
+
     def check(self, digest: str, choice: str, seed: int) -> dict[str, Any]:
-        """Compile and check one variant; ``wrong`` says why it is."""
-        self._open.compile(digest, choice)
+        """Check one variant; ``wrong`` says why it is."""
         return {"wrong": self._open.check(digest, choice, seed)}
 
     def time(self, digest: str, choices: list[dict[str, str]]) -> dict[str, Any]:

@@ -143,12 +143,14 @@ class Workshop:
         }
         return shares, statistics.median(total for _, total in runs)
 
-    def compile(self, digest: str, choice: str) -> None:
-        """Make the pipelines of a variant."""
-        step = self.structure.steps[self.found[digest].steps[0]]
-        limits = replace(self.block.limits, tactics=Pinned({digest: choice}))
-        draft = draft_plan(replace(self._alone(step)[0], limits=limits))
-        self.block.pipelines(list(draft.wanted))
+    def compile(self, digest: str, choices: Sequence[str]) -> None:
+        """Make the pipelines of some variants, in parallel."""
+        alone, _, _ = self._alone(self.structure.steps[self.found[digest].steps[0]])
+        wanted: dict[Any, None] = {}
+        for choice in choices:
+            limits = replace(self.block.limits, tactics=Pinned({digest: choice}))
+            wanted.update(dict.fromkeys(draft_plan(replace(alone, limits=limits)).wanted))
+        self.block.pipelines(list(wanted))
 
     def time(self, digest: str, choices: Sequence[Mapping[str, str]]) -> list[Timing]:
         """Time the model under several sets of choices (variant by digest), in turns; *digest* is the workload that is asked for.
