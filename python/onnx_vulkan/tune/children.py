@@ -20,8 +20,8 @@ __all__ = ["WORKER", "Child", "Failed", "Hung", "Refused"]
 
 WORKER = (sys.executable, "-m", "onnx_vulkan.tune.worker")
 
-GRACE = 2.0
-"""Seconds that a child has to end by itself."""
+GRACE = 10.0
+"""Seconds until the system tells how a process ended that has closed its pipes (it may be writing a core file)."""
 
 
 class Failed(OnnxVulkanError):
