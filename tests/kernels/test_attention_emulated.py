@@ -135,7 +135,7 @@ def attend(
         steps.append(("add", (SCORE, 4)))
     if empty != "nan":
         feeds["q"][0, 7, 1] = np.nan
-    y = attention(b, q, b.transpose(k, (0, 2, 1)), v, others, steps, empty)
+    y = attention(b, q, b.transpose(k, (0, 2, 1)), v, others, steps, empty, causal=1 if mask == "causal" else None)
     precision = "strict" if dtype is DType.F16 else "fast"
     return run_step.check_program(b, [y], feeds, atol=5e-3, rtol=1e-2, limits={"precision": precision})[0]
 

@@ -120,3 +120,21 @@ def test_softmax_over_another_axis_stays() -> None:
     with Scope(NUMBERS):
         y = product(b, weights=lambda p: b.map("mul", p, b.scalar(2, p.dtype)))
     check(b, [y], 0)
+
+
+def test_what_a_causal_mask_hides_is_known() -> None:
+    def causal(fn: str, fill: float) -> Extent | None:
+        b = Builder()
+
+        def masked(x: Value) -> Value:
+            mask = b.map(fn, b.iota((1, T), 1, DType.I64), b.iota((S, 1), 0, DType.I64, 2))
+            return b.map("select", mask, x, b.scalar(fill, DType.F32))
+
+        with Scope(NUMBERS):
+            y = product(b, masked)
+        offset: Extent | None = next(i for i in check(b, [y]).instrs if i.op == "attention").attrs["causal"]
+        return offset
+
+    assert causal("le", -np.inf) == 2
+    assert causal("lt", -np.inf) is None
+    assert causal("le", -1e38) is None, "what is hidden weighs something where all that is seen is as low"

@@ -18,7 +18,6 @@ from onnx_vulkan.dtypes import DType
 from onnx_vulkan.kernels import Group
 from onnx_vulkan.program.attention import SCORE
 from onnx_vulkan.program.builder import Builder
-from onnx_vulkan.program.causal import causal_offset
 from onnx_vulkan.program.ir import Value
 
 __all__ = ["QUAD", "Scores"]
@@ -52,7 +51,9 @@ class Scores:
         """The values that some choice of kernels loads for the scores."""
         b = Builder()
         steps, self.base_2 = _in_base_2(steps)
-        steps, self.causal = _causal(b, steps, self.space, group)
+        self.causal: Extent | None = instr.attrs["causal"]
+        if self.causal is not None:
+            steps = _computed(b, steps, self.space, self.causal)
         self.masks = [v for _, given in steps for v in given if isinstance(v, Value) and v.rank]
         self._probe = self._chain(b, steps)
         self._aligned: tuple[Extent, ...] | None = None
@@ -153,20 +154,13 @@ def _number(v: int | Value) -> float | None:
     return float(v.data.reshape(-1)[0]) if known and isinstance(v, Value) and v.data is not None else None
 
 
-def _causal(b: Builder, steps: Steps, space: Sequence[Extent], group: Group) -> tuple[Steps, Extent | None]:
-    """The steps and ``Scores.causal``."""
-    if not steps or steps[-1][0] != "select":
-        return steps, None
-    mask, kept, instead = steps[-1][1]
-    if kept != SCORE or not isinstance(mask, Value) or _number(instead) != -math.inf or not mask.rank:
-        return steps, None
-    offset = causal_offset(mask, group.producers)
-    if offset is None:
-        return steps, None
+def _computed(b: Builder, steps: Steps, space: Sequence[Extent], offset: Extent) -> Steps:
+    """The steps with the causal mask of the last one computed from positions."""
+    fn, (_, *scores) = steps[-1]
     rank = len(space)
     key = b.iota((*[1] * (rank - 1), space[-1]), rank - 1, DType.I32)
     query = b.iota((*[1] * (rank - 2), space[-2], 1), rank - 2, DType.I32, offset)
-    return [*steps[:-1], ("select", (b.map("le", key, query), SCORE, instead))], offset
+    return [*steps[:-1], (fn, (b.map("le", key, query), *scores))]
 
 
 def _in_base_2(steps: Steps) -> tuple[Steps, bool]:

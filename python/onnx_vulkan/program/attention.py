@@ -9,6 +9,9 @@ operands that broadcast to the scores ``[*b, S, T]``. The result is ``[*b, S, E]
 ``empty``
     the weights of a query all of whose scores are -inf: ``nan`` as the division gives them, ``zero``, or ``clean``: zero also
     where a score is NaN.
+``causal``
+    a number d where the last step makes -inf of the scores of exactly those keys whose index is more than their query's plus d,
+    None where that is not known.
 ``acc``
     float32, the dtype of both sums.
 
@@ -27,6 +30,7 @@ from onnx_vulkan.dims import Extent, product
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.program import composites
 from onnx_vulkan.program.builder import Builder
+from onnx_vulkan.program.causal import causal_offset
 from onnx_vulkan.program.composites import DECOMPOSITIONS
 from onnx_vulkan.program.ir import Instr, Program, Value
 
@@ -42,11 +46,11 @@ Step = tuple[str, tuple[int, ...]]
 
 def attention(
     b: Builder, q: Value, k: Value, v: Value, others: Sequence[Value] = (), score: Sequence[Step] = (), empty: str = "nan",
-    dtype: DType | None = None,
+    dtype: DType | None = None, causal: Extent | None = None,
 ) -> Value:  # fmt: skip
     """The composite described above."""
     shape = (*q.shape[:-1], v.shape[-1])
-    attrs = {"score": tuple(score), "empty": empty, "acc": DType.F32}
+    attrs = {"score": tuple(score), "empty": empty, "causal": causal, "acc": DType.F32}
     return b.emit("attention", [q, k, v, *others], [(dtype or v.dtype, shape)], **attrs)[0]
 
 
@@ -104,7 +108,7 @@ def fuse_attention(program: Program) -> Program:
     for instr in program.instrs:
         if instr.op == "contract":
             found = finder.match(instr)
-            made = _written(found) if found is not None else None
+            made = _written(found, finder.producers) if found is not None else None
             if made is not None:
                 replaced[instr] = made
     if not replaced:
@@ -349,7 +353,7 @@ def _runs(shape: Sequence[Extent], refined: Sequence[Extent]) -> list[range] | N
     return runs if at == len(refined) else None
 
 
-def _written(found: _Found) -> list[Instr] | None:
+def _written(found: _Found, producers: Mapping[Value, Instr]) -> list[Instr] | None:
     """The instructions that take the place of the last product, None where the shapes do not allow it."""
     first, second = found.first, found.second
     k, v = first.inputs[1], second.inputs[1]
@@ -389,11 +393,26 @@ def _written(found: _Found) -> list[Instr] | None:
             arguments.append(SCORE if x is None else len(others) + 2)
         score.append((fn, tuple(arguments)))
     rows = b.reshape(found.q, (*refined, first.inputs[0].shape[-1]))
-    y = attention(b, rows, shared(k, before), shared(v, after), others, score, found.empty, second.out.dtype)
+    operands = rows, shared(k, before), shared(v, after)
+    causal = _causal(score, (*operands, *others), {**producers, **{i.out: i for i in b.instrs}})
+    y = attention(b, *operands, others, score, found.empty, second.out.dtype, causal)
     if y.shape != second.out.shape:
         b.reshape(y, second.out.shape)
     last = b.instrs[-1]
     return [*b.instrs[:-1], Instr(last.op, last.inputs, second.outputs, last.attrs, last.source)]
+
+
+def _causal(score: Sequence[Step], operands: Sequence[Value], producers: Mapping[Value, Instr]) -> Extent | None:
+    """The attr ``causal`` of an attention with these steps."""
+    if not score or score[-1][0] != "select":
+        return None
+    mask, kept, instead = score[-1][1]
+    if kept != SCORE or mask == SCORE or instead == SCORE:
+        return None
+    data = operands[instead].data
+    if data is None or data.size != 1 or float(data.reshape(-1)[0]) != -np.inf:
+        return None
+    return causal_offset(operands[mask], producers)
 
 
 def _side(b: Builder, x: Value, space: tuple[Extent, ...]) -> Value:
