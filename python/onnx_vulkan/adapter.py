@@ -107,7 +107,7 @@ def _imports_from(folder: Path) -> Iterator[None]:
 
 def export_module(module: Any, inputs: Mapping[str, Array], target: Path) -> Callable[[Mapping[str, Array]], None]:
     """Export a PyTorch module to the ONNX file *target*. Inputs go to the parameters of ``forward`` that have their names, else
-    by position.
+    by position; the outputs have the names of a dict that it gives.
 
     Gives a function that raises InvalidInput where the outputs of the exported model are not those of the module. Raises
     InvalidInput where torch is missing or cannot export the module.
@@ -136,7 +136,9 @@ def export_module(module: Any, inputs: Mapping[str, Array], target: Path) -> Cal
         with torch.no_grad(), contextlib.redirect_stdout(sys.stderr):
             made = module(**dict(zip(names, values, strict=True))) if by_name else module(*values)
             # The newer exporter needs a package of its own; the one through TorchScript does not.
-            torch.onnx.export(Positional().eval(), values, str(target), input_names=names, dynamo=newer)
+            torch.onnx.export(
+                Positional().eval(), values, str(target), input_names=names, output_names=_names(made), dynamo=newer
+            )
     except Exception as e:
         first = (str(e).strip().splitlines() or [""])[0]
         hint = "" if newer else " (its newer exporter, which may do better, needs: pip install onnxscript)"
@@ -149,6 +151,12 @@ def export_module(module: Any, inputs: Mapping[str, Array], target: Path) -> Cal
             raise InvalidInput("the exported model gives other outputs than the module: its export cannot be trusted.")
 
     return check
+
+
+def _names(made: Any) -> list[str] | None:
+    """The names of the outputs where a module gives a dict of tensors; else the exporter chooses."""
+    flat = isinstance(made, Mapping) and not any(isinstance(v, (list, tuple, Mapping)) for v in made.values())
+    return [str(name) for name in made] if flat else None
 
 
 def _tensors(made: Any, torch: Any) -> Iterator[Any]:
