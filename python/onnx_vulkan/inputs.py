@@ -19,7 +19,7 @@ from onnx_vulkan.dtypes import SMALL_FLOATS, SMALL_INTS, DType
 from onnx_vulkan.errors import InvalidInput
 from onnx_vulkan.graph import Graph, TensorType
 
-__all__ = ["bound_dims", "make_input", "make_inputs", "unbound_dims"]
+__all__ = ["bound_dims", "check_dims", "make_input", "make_inputs", "unbound_dims"]
 
 Array = NDArray[Any]
 
@@ -33,6 +33,15 @@ def unbound_dims(graph: Graph) -> list[str]:
         for e in _type(graph, name).shape or ():
             names.update(dict.fromkeys(sorted(symbols_of(e))))
     return list(names)
+
+
+def check_dims(graph: Graph, dims: Mapping[str, int]) -> None:
+    """Raises InvalidInput for a dim that the model does not have."""
+    known = set(unbound_dims(graph))
+    strange = [name for name in dims if name not in known]
+    if strange:
+        there = f"its dims without a number are {', '.join(sorted(known))}" if known else "all its dims have numbers"
+        raise InvalidInput(f"the model has no dim {strange[0]!r}; {there}.")
 
 
 def make_inputs(
@@ -49,11 +58,7 @@ def make_inputs(
     unknown = [name for name in given if name not in graph.inputs]
     if unknown:
         raise InvalidInput(f"the model has no input {unknown[0]!r}; its inputs are {', '.join(map(repr, graph.inputs))}.")
-    known = set(unbound_dims(graph))
-    strange = [name for name in dims if name not in known]
-    if strange:
-        there = f"its dims without a number are {', '.join(sorted(known))}" if known else "all its dims have numbers"
-        raise InvalidInput(f"the model has no dim {strange[0]!r}; {there}.")
+    check_dims(graph, dims)
     numbers = {k: int(v) for k, v in dims.items()}
     for name, array in given.items():
         _bind(name, _type(graph, name), array, numbers)

@@ -228,3 +228,15 @@ def test_sizes_that_no_device_takes(good: Path) -> None:
     """Nothing of that size is made, and it is said why there is no estimate."""
     code, data, _ = call("inspect", good, "--dim", "batch=99999999999")
     assert code == 0 and data["estimate"] is None and "more than the" in data["estimate_lacks"]
+
+
+def test_shapes_are_those_of_the_lowering() -> None:
+    """In terms of the inputs' dims, and numbers where --dim gives them."""
+    model = made_skeleton("gpt2_tiny")
+    (first, *_) = call("inspect", "nodes", model, "--op-type", "Softmax")[1]["nodes"]
+    assert first["outputs"][0]["shape"] == ["batch", 4, "sequence", "past_sequence+sequence"]
+    given = ("--dim", "past_sequence=16", "--dim", "sequence=2")
+    (first, *_) = call("inspect", "nodes", model, "--op-type", "Softmax", *given)[1]["nodes"]
+    assert first["outputs"][0]["shape"] == ["batch", 4, 2, 18]
+    with pytest.raises(InvalidInput, match="no dim 'width'"):
+        call("inspect", "node", model, "@0", "--dim", "width=3")

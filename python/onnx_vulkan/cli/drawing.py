@@ -20,9 +20,7 @@ from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT
 __all__ = ["dot", "html", "plan"]
 
 
-def dot(
-    path: Path, model: Model, output: Path, dims: Mapping[str, int], *, program: bool, around: str | None, depth: int
-) -> dict[str, Any]:
+def dot(path: Path, model: Model, output: Path, *, program: bool, around: str | None, depth: int) -> dict[str, Any]:
     """Draw to *output*, whose ending says how; gives the JSON. Raises InvalidInput for another ending, or without Graphviz."""
     kind = {".dot": "dot", ".gv": "dot", ".svg": "svg"}.get(output.suffix.lower())
     if kind is None:
@@ -33,7 +31,7 @@ def dot(
         check_program()
     used: Mapping[str, int] = {}
     if program:
-        found, used = plan(model, dims)
+        found, used = plan(model)
         text, drawn = picture_of_program(found.parts), sum(len(p.works) for p in found.parts)
     else:
         nodes = range(len(model.graph.nodes)) if around is None else model.neighbourhood(model.find(around), depth)
@@ -55,16 +53,16 @@ def html(path: Path, output: Path, options: Mapping[str, str], dims: Mapping[str
     check_tools()
     data = inspection.inspect(path, None, options, dims)
     verdict = inspection.verdict(data)
-    model = read(path, options)
+    model = read(path, options, dims)
     output.write_text(page(model, data, verdict), encoding="utf-8")
     nodes = len(model.graph.nodes)
     return {"model": str(path), "output": str(output), "nodes": nodes, "bytes": output.stat().st_size}, verdict
 
 
-def plan(model: Model, dims: Mapping[str, int]) -> tuple[Estimate, dict[str, int]]:
-    """The kernels at *dims*, or at the first example that the model takes; and these numbers."""
+def plan(model: Model) -> tuple[Estimate, dict[str, int]]:
+    """The kernels at the model's dims, or at the first example that the model takes; and these numbers."""
     graph, lacks = model.graph, ""
-    for numbers in [dict(dims)] if dims else example_dims(graph, find_decoder(graph)):
+    for numbers in [model.dims] if model.dims else example_dims(graph, find_decoder(graph)):
         found = estimate(graph, model.claims, make_inputs(graph, numbers, valued=HOST_INPUT_LIMIT))
         if found.parts:
             return found, numbers

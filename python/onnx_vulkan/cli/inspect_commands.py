@@ -89,11 +89,11 @@ def model(
         failed=f"{_CANNOT_READ}, or has no such node",
     )
 )
-def node(model: Model, name: NodeName, option: ProviderOptions = None, report_json: Report = None) -> None:
+def node(model: Model, name: NodeName, dim: Dims = None, option: ProviderOptions = None, report_json: Report = None) -> None:
     """Show one node: what it reads and makes, with types and shapes, its attributes, and where it runs or why not."""
     from onnx_vulkan.cli import inspecting_nodes as work
 
-    data = work.node(model, _read(model, option), name)
+    data = work.node(model, _read(model, option, dim), name)
     deliver("inspect-node/1", data, lambda: work.show_node(data), report_json)
     say(work.node_verdict(data))
 
@@ -116,13 +116,14 @@ def nodes(
         ),
     ] = None,
     refused: Annotated[bool, typer.Option("--refused", help="Only nodes that do not run on Vulkan.")] = False,
+    dim: Dims = None,
     option: ProviderOptions = None,
     report_json: Report = None,
 ) -> None:
     """List nodes, with types and shapes of what they read and make, and where each runs."""
     from onnx_vulkan.cli import inspecting_nodes as work
 
-    data = work.nodes(model, _read(model, option), op_type or [], refused=refused)
+    data = work.nodes(model, _read(model, option, dim), op_type or [], refused=refused)
     deliver("inspect-nodes/1", data, lambda: work.show_nodes(data), report_json)
     say(work.nodes_verdict(data))
 
@@ -140,6 +141,7 @@ def trace(
     model: Model,
     name: NodeName,
     depth: Annotated[int, typer.Option(min=0, help="How many values away a node may be.")] = 2,
+    dim: Dims = None,
     option: ProviderOptions = None,
     report_json: Report = None,
 ) -> None:
@@ -147,16 +149,16 @@ def trace(
     from onnx_vulkan.cli import inspecting_nodes as work
     from onnx_vulkan.cli.inspection import plural
 
-    data = work.trace(model, _read(model, option), name, depth)
+    data = work.trace(model, _read(model, option, dim), name, depth)
     deliver("inspect-trace/1", data, lambda: work.show_trace(data), report_json)
     say(f"{data['node']}: {plural(len(data['nodes']) - 1, 'neighbour')} within {plural(depth, 'step')}")
 
 
-def _read(model: Path, option: list[str] | None) -> Any:
+def _read(model: Path, option: list[str] | None, dim: list[str] | None) -> Any:
     from onnx_vulkan.cli.inspecting_nodes import read
-    from onnx_vulkan.cli.running import read_pairs
+    from onnx_vulkan.cli.running import read_dims, read_pairs
 
-    return read(model, read_pairs("--option", option or []))
+    return read(model, read_pairs("--option", option or []), read_dims(dim or []))
 
 
 @inspect_app.command(
@@ -182,9 +184,8 @@ def dot(
     Kernels are those at the numbers of --dim, where dims have no number at those of an example, on a common GPU.
     """
     from onnx_vulkan.cli import drawing
-    from onnx_vulkan.cli.running import read_dims
 
-    data = drawing.dot(model, _read(model, option), output, read_dims(dim or []), program=program, around=around, depth=depth)
+    data = drawing.dot(model, _read(model, option, dim), output, program=program, around=around, depth=depth)
     deliver("inspect-dot/1", data, lambda: None)
     at = ", ".join(f"{name} = {n}" for name, n in data["dims"].items())
     say(f"{output}: {data['nodes']} {'kernels' if program else 'nodes'}" + (f" at {at}" if at else ""))

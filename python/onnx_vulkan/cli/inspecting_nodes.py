@@ -16,10 +16,10 @@ from onnx_vulkan.inspect.nodes import Model
 __all__ = ["node", "node_verdict", "nodes", "nodes_verdict", "read", "show_node", "show_nodes", "show_trace", "trace"]
 
 
-def read(path: Path, options: Mapping[str, str]) -> Model:
-    """Read and judge a model."""
+def read(path: Path, options: Mapping[str, str], dims: Mapping[str, int] | None = None) -> Model:
+    """Read and judge a model; shapes have the numbers of *dims*."""
     graph = frontend.load(path)
-    return Model(graph, partition(graph, parse_options(options, Options)))
+    return Model(graph, partition(graph, parse_options(options, Options)), dims)
 
 
 # ------------------------------------------------------------------------------------------------------------ one node

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
 from onnx_vulkan.claims import Claims, bodies_of
-from onnx_vulkan.dims import Dim
+from onnx_vulkan.dims import Dim, Scope, evaluate, symbols_of
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.errors import InvalidInput, Refusal
 from onnx_vulkan.graph import Graph, Node, TensorType
+from onnx_vulkan.inputs import check_dims
+from onnx_vulkan.lower import lower_graph
 
 __all__ = ["Model", "type_data"]
 
@@ -22,10 +25,22 @@ _LONGEST = 60
 
 
 class Model:
-    """A graph with what was decided about its nodes, and who makes and reads each value."""
+    """A graph with what was decided about its nodes, and who makes and reads each value.
 
-    def __init__(self, graph: Graph, claims: Claims):
+    Shapes are in terms of the inputs' dims, with the numbers of *dims*. Raises InvalidInput for a dim that the model lacks.
+    """
+
+    def __init__(self, graph: Graph, claims: Claims, dims: Mapping[str, int] | None = None):
+        self.dims = dict(dims or {})
+        check_dims(graph, self.dims)
         self.graph = graph
+        with Scope(None):
+            # ONNX's inference would make up a name for each dim that it cannot tell.
+            found = lower_graph(graph, strict=False).shapes
+        self.shapes = {
+            name: tuple(evaluate(e, self.dims) if symbols_of(e) <= self.dims.keys() else e for e in shape)
+            for name, shape in found.items()
+        }
         self.maker = {name: i for i, node in enumerate(graph.nodes) for name in node.outputs if name}
         self.readers: dict[str, list[int]] = {}
         for i, node in enumerate(graph.nodes):
@@ -119,7 +134,10 @@ class Model:
         constant = self.graph.initializers.get(name)
         if constant is not None and name not in self.graph.types:
             return {"name": name, "dtype": DType.of(constant.dtype).onnx_name, "shape": list(constant.shape)}
-        return {"name": name, **type_data(self.graph.types.get(name))}
+        t = self.graph.types.get(name)
+        if t is not None and name in self.shapes:
+            t = replace(t, shape=self.shapes[name])
+        return {"name": name, **type_data(t)}
 
     def origin(self, name: str) -> str:
         """Who makes a value: a node by its name, ``input``, ``constant``, ``outside`` of a body, or nobody."""

@@ -72,6 +72,7 @@ class Lowered:
     ``inputs`` and ``outputs`` are the types of the graph's edges; the program holds those of elements below a byte packed
     (:func:`onnx_vulkan.lower.small.carried`). ``host_inputs`` names the graph inputs whose values the program was built on, in
     the order they were needed; ``host_outputs`` the outputs that were known on the host (the program makes them all the same).
+    ``shapes`` are those of the graph's values, as far as they are known.
     """
 
     program: Program
@@ -80,6 +81,7 @@ class Lowered:
     refusals: list[Refusal]
     host_inputs: list[str]
     host_outputs: list[str]
+    shapes: dict[str, tuple[Extent, ...]]
 
 
 def host_symbol(name: str, i: int) -> str:
@@ -196,7 +198,8 @@ class _Driver:
         program = self.b.finish(outputs)
         program.instrs = _live(program, self.sampled_values)
         inputs, made = ([TensorType(v.dtype, v.shape) for v in edge] for edge in (program.inputs, program.outputs))
-        return Lowered(carried(program), inputs, made, self.refusals, list(self.host_inputs), host_outputs)
+        known = {name: tuple(v.shape) for name, v in frame.values.items() if isinstance(v, (Value, Host))}
+        return Lowered(carried(program), inputs, made, self.refusals, list(self.host_inputs), host_outputs, known)
 
     def inline(self, body: Graph, operands: Sequence[Operand]) -> tuple[Operand, ...]:
         """Lower a body in place. Raises Unsupported when one of its nodes is refused."""
