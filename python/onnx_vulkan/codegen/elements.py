@@ -20,9 +20,9 @@ class Elements:
     same elements finds them. ``aligned`` collects what has to be a multiple of the width for vectors in memory to be aligned;
     ``scattered`` tells that something could not be a vector.
 
-    With ``dense``, which is (offset, first), vectors are aligned in memory, not along the axis: ``variable`` is where a vector's
-    first element lies along it, maybe before its start, and accesses at ``offset`` are vectors that begin at ``first``. The axis
-    is an element's own place, the nearest one that exists.
+    With ``dense``, the offset in a tensor of the walked shape, vectors are neighbours there: they may cross from one run of the
+    axis into the next. ``variable`` is the offset of the first element, only accesses at that offset are vectors, and an axis has
+    an element's own coordinate.
     """
 
     axis: str
@@ -33,7 +33,7 @@ class Elements:
     aligned: dict[Extent, None] = field(default_factory=dict)
     scattered: bool = False
     multiples: set[str] = field(default_factory=set)
-    dense: tuple[Lin, Lin] | None = None
+    dense: Lin | None = None
 
     def __post_init__(self) -> None:
         self.multiples |= {self.axis, self.variable}

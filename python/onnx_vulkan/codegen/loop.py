@@ -76,7 +76,7 @@ class LoopStep:
         self._texts: dict[tuple[int, bool], tuple[Kernel, Walk]] = {}
 
     def text(self, width: int, dense: bool = False) -> tuple[Kernel, Walk]:
-        """The kernel for vectors of *width* elements, and how it walks them. *dense*: runs may end within a vector (see
+        """The kernel for vectors of *width* elements, and how it walks them. *dense*: vectors cross runs (see
         ``elements.Elements``)."""
         if (width, dense) not in self._texts:
             self._texts[width, dense] = self._render(width, dense)
@@ -91,10 +91,9 @@ class LoopStep:
             f"int at = (first + n * int(gl_WorkGroupSize.x)) * {width};",
             f"bool there = at < {total};",
             f"int i = min(at, {last});",
-            *([f"uint inside = there ? uint({total}) : 0u;"] if dense else []),
         ]
-        places = (linearize(self.coords, self.shape), Lin.var("i")) if dense else None
-        walk = Walk(r, self.names, self.shape, self.runs, "i", head, width=width, kept=False, dense=places, end=total)
+        whole = linearize(self.coords, self.shape) if dense else None
+        walk = Walk(r, self.names, self.shape, self.runs, "i", head, width=width, kept=False, dense=whole, end=total)
         coords = walk.point(self.coords)
         offset = Lin((("i", 1), ("k", 1)) if width > 1 else (("i", 1),))
         walk.store([(out, coords, offset) for out in group.outputs], "", ("{", "}"))

@@ -156,7 +156,7 @@ class Renderer:
 
     def _vector(self, e: Elements, leaf: Value, pointer: str, offset: Lin) -> str | None:
         """The words of the vector that has element *offset* of a leaf, None where its elements are no aligned neighbours."""
-        if self._narrow_branches or (offset.coefficient("k") != 1 if e.dense is None else offset != e.dense[0]):
+        if self._narrow_branches or (offset.coefficient("k") != 1 if e.dense is None else offset != e.dense):
             return None
         first = self.first_of(offset)
         if self.level([first]) > e.level:
@@ -174,7 +174,7 @@ class Renderer:
         """Where the vector with element *offset* begins; notes what must be a multiple of the width for it to be aligned."""
         assert self.elements is not None
         if self.elements.dense is not None:
-            return self.elements.dense[1]
+            return Lin.var(self.elements.variable)
         first = offset.without("k")
         multiples = self.elements.multiples
         parts = [c for n, c in first.terms if n not in multiples and self.alias.get(n, n) is not None]

@@ -23,7 +23,7 @@ from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.render import Renderer
 from onnx_vulkan.codegen.types import GLSL_TYPES, pack, wrap
 from onnx_vulkan.codegen.vector import VECTOR_COUNT, vector_width
-from onnx_vulkan.codegen.walk import Walk, place_runs, reads_as_written
+from onnx_vulkan.codegen.walk import Walk, place_runs
 from onnx_vulkan.dims import Extent, ceil_div, product
 from onnx_vulkan.dtypes import DType
 from onnx_vulkan.program.ir import Instr, Value
@@ -41,9 +41,6 @@ LOADED_ELEMENTS = 8
 
 SMALL_GRID = 256 * 1024
 """Invocations below which a device of our size is not full; rows then get more lanes."""
-
-DENSE_VECTORS = 4
-"""Vectors of a row from which on it pays to align them in memory where the row is not whole vectors."""
 
 LINE_BYTES = 128
 """What a workgroup walks of neighbouring rows where columns are strided: whole lines of memory."""
@@ -78,14 +75,13 @@ class Form:
     """What a row kernel's text depends on beside its group.
 
     ``kept``: rows are held in registers. ``width``: elements of a vector. ``pieces``: each workgroup along z reduces one piece of
-    the columns into that value. ``dense``: vectors are aligned in memory, not in their rows (see ``elements.Elements``).
+    the columns into that value.
     """
 
     kept: bool
     width: int = 1
     subgroups: bool = False
     pieces: Value | None = None
-    dense: bool = False
 
 
 class RowRenderer:
@@ -119,21 +115,6 @@ class RowRenderer:
         item = f"n * int(LANES){f' * {form.width}' if form.width > 1 else ''}"
         lane = f"lane * {form.width}" if form.width > 1 else "lane"
         start = lane if form.kept else f"first_col + {lane}"
-        if form.dense:
-            low = form.width - 1
-            self.r.emit(f"int before = (row * {end}) & {low};")
-            head = [
-                f"int col_at = {start} + {item} - before;",
-                f"bool there = col_at < {end};",
-                f"int col = min(col_at, (({end} - 1 + before) & ~{low}) - before);",
-                f"uint inside = there ? uint({end}) : 0u;",
-            ]
-            offset = linearize(self.coords, self.group.space)
-            first = offset.without(self.names[runs[-1][-1]]) + Lin.var("col")
-            return Walk(
-                self.r, self.names, self.group.space, runs, "col", head,
-                width=form.width, kept=form.kept, dense=(offset, first), end=end,
-            )  # fmt: skip
         head = [
             f"int col_at = {start} + {item};",
             f"bool there = col_at < {end};",
@@ -153,8 +134,7 @@ class RowRenderer:
             return f"if (0 < {self.cols}) {{", "}"
         first = "piece_first" if self.form.pieces is not None else "0"
         step = f"int(LANES * ITEMS){f' * {self.form.width}' if self.form.width > 1 else ''}"
-        inside = f"0 < {self.end} && first_col < {self.end} + before" if self.form.dense else f"first_col < {self.end}"
-        return f"for (int first_col = {first}; {inside}; first_col += {step}) {{", "}"
+        return f"for (int first_col = {first}; first_col < {self.end}; first_col += {step}) {{", "}"
 
     def _row_coords(self, value: Value) -> list[Lin]:
         kept = iter([self.coords[i] for i in self.outer if self.group.space[i] != 1])
@@ -172,16 +152,14 @@ class RowRenderer:
             r.emit(f"int {at} = -1;", 0)
         with self.walk.loop(self.around):
             v = r.value(x, self.coords)
-            here = self.walk.here
             if arg:
                 column = "col + k" if self.form.width > 1 else "col"
                 better = replaces(fn, t, v, column, acc, at, last=instr.attrs["last"])
-                r.emit(f"if ({here} && ({at} < 0 || {better})) {{ {acc} = {v}; {at} = {column}; }}")
+                r.emit(f"if (there && ({at} < 0 || {better})) {{ {acc} = {v}; {at} = {column}; }}")
             else:
                 # past the end a row's last elements come again, which changes no maximum
-                again = fn in ("max", "min") and not self.form.dense
                 whole = combine(fn, t, acc, v)
-                r.emit(f"{acc} = {whole if again else f'{here} ? {whole} : {acc}'};")
+                r.emit(f"{acc} = {whole if fn in ('max', 'min') else f'there ? {whole} : {acc}'};")
         for line in self.meeting.lines(fn, t, acc, at if arg else None, last=instr.attrs["last"]):
             r.emit(line, 0)
         if arg:
@@ -314,11 +292,6 @@ class RowStep:
         self.label, self.reads, self.writes = group.label, tuple(probe.r.reads), group.outputs
         self.moved = (*self.reads, *(v for v in group.outputs if v.shape == space))
         self.vector = vector_width(v.dtype for v in self.moved) if self.runs[1] and not self.row_fast and self.moved else 1
-        # whether rows lie one after the other
-        dense = linearize(probe.coords, space)
-        strides = [[dense.coefficient(probe.names[run[-1]]) for run in side] for side in self.runs]
-        in_order = strides in ([[], [1]], [[self.cols], [1]])
-        self.dense = pieces is None and in_order and reads_as_written(probe.names, probe.coords, space, walked)
         self.cell_bytes = probe.meeting.bytes
         self._texts: dict[Form, tuple[Kernel, Walk]] = {}
 
@@ -380,8 +353,7 @@ class RowStep:
             lambda: self._space(limits),
             lambda c: f"{c[0]} threads, {c[1]} a row",
         )
-        walked = cols + width - 1 if form.dense else cols
-        items = few(-(-walked // (width * lanes)))
+        items = few(-(-cols // (width * lanes)))
         kernel, walk = self.text(form)
         if not form.kept or items * width > walk.most(KEPT_ELEMENTS):
             kernel, walk = self.text(replace(form, kept=False))
@@ -409,8 +381,7 @@ class RowStep:
         # few elements hide the memory's latency better with more invocations
         least = self.vector if rows * cols >= VECTOR_COUNT else 8 * self.vector
         if self.vector > 1 and (cols < least or not self.text(form)[1].suits(at)):
-            dense = self.dense and cols >= max(least, DENSE_VECTORS * self.vector)
-            return replace(form, dense=True) if dense else replace(form, width=1)
+            return replace(form, width=1)
         return form
 
     def _shape(self, at: At, rows: int, cols: int, width: int, limits: Limits) -> tuple[int, int]:
@@ -433,15 +404,21 @@ class RowStep:
             usual = min(1024, most)
         many = rows * cols >= 16 * SMALL_GRID
         while lanes < usual:
-            # across subgroups lanes meet at a barrier
-            each = (4 if many else 2) if lanes < limits.subgroup_size else (16 if many else 8)
-            if lanes * max(each, width) >= cols:
+            if lanes * self._least(lanes, width, many, limits) >= cols:
                 break
             lanes *= 2
         return max(lanes, min(256, most), limits.subgroup_size), lanes
 
+    def _least(self, lanes: int, width: int, many: bool, limits: Limits) -> int:
+        """How many elements each of *lanes* has before a row gets more of them. *many*: there is work for a large device."""
+        if lanes >= limits.subgroup_size:  # beyond, lanes meet at a barrier
+            return max(16 if many else 8, width)
+        if not many:
+            return max(2, width)
+        return 2 * width if width > 1 else 4 if lanes < 8 else 8
+
 
 def few(n: int) -> int:
     """*n* or a little more, out of few numbers: each is a variant."""
-    power = 1 << max(n - 1, 0).bit_length()
-    return power // 4 * 3 if power >= 4 and n <= power // 4 * 3 else power
+    step = max((1 << max(n - 1, 0).bit_length()) // 16, 1)
+    return max(-(-n // step) * step, 1)

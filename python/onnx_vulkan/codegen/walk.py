@@ -51,8 +51,9 @@ class Walk:
     """The walks over the same elements of one kernel.
 
     ``head`` are the statements that begin an item: they define the bool ``there`` and the int ``variable``, which is the
-    row-major index of the axes of ``runs`` and for vectors a multiple of their width. ``dense``: see ``elements.Elements``;
-    elements then exist below ``end``, and the uint ``inside`` is that, or 0 where the item is not there.
+    row-major index of the axes of ``runs`` and for vectors a multiple of their width. ``dense``: see ``elements.Elements``; the
+    last vector may then reach beyond ``end``, the number of elements: what is loaded there is not used (tensors lie in memory in
+    whole vectors).
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Walk:
         *,
         width: int,
         kept: bool,
-        dense: tuple[Lin, Lin] | None = None,
+        dense: Lin | None = None,
         end: str = "",
     ):
         self.r = r
@@ -84,11 +85,6 @@ class Walk:
         r.levels["k"] = self.elements.inner
         if dense is not None:
             r.levels.update(dict.fromkeys([names[i] for run in runs for i in run], self.elements.inner))
-
-    @property
-    def here(self) -> str:
-        """Whether an element is there."""
-        return "there" if self.elements.dense is None else "here"
 
     def point(self, coords: Sequence[Lin]) -> list[Lin]:
         """*coords* of an element, whose number in its vector is added."""
@@ -111,8 +107,7 @@ class Walk:
             if e.width > 1:
                 with r.scope(self.memo) as element:
                     if e.dense is not None:
-                        r.emit(f"int place = clamp({self.variable} + k, 0, {self.end} - 1);")
-                        r.emit(f"bool here = uint({self.variable} + k) < inside;")
+                        r.emit(f"int place = min({self.variable} + k, {self.end} - 1);")
                         place_runs(r, self.names, self.shape, self.runs, "place", e.inner)
                     yield then
                 self.statements += len(element.lines)
@@ -165,10 +160,10 @@ class Walk:
             then += [f"if (there{condition}) {{", *stores, "}"]
 
     def _partly(self, whole: Sequence[str], one: str) -> list[str]:
-        """The lines *whole* where all of a vector is in its row, else *one* for each element that is."""
-        e, first, end = self.elements, self.variable, self.end
-        some = f"[[unroll]] for (int k = 0; k < {e.width}; k++) if (uint({first} + k) < uint({end})) {one}"
-        return [f"if ({first} >= 0 && {first} + {e.width} <= {end}) {{", *whole, "} else {", some, "}"]
+        """The lines *whole* where all elements of a vector exist, else *one* for each that does."""
+        first, end, width = self.variable, self.end, self.elements.width
+        some = f"[[unroll]] for (int k = 0; k < {width}; k++) if ({first} + k < {end}) {one}"
+        return [f"if ({first} <= {end} - {width}) {{", *whole, "} else {", some, "}"]
 
     def _unrounded(self, out: Value) -> Value:
         """What *out* is rounded from by storing it, where that is all that makes it."""
