@@ -79,7 +79,7 @@ def installed() -> dict[str, str]:
 
 
 def check_content(names: Sequence[str]) -> None:
-    """Every module and shader is in the wheel, and the library; no C, no tests."""
+    """Every file of the packages is in the wheel, and the library; no C, no tests."""
     folders = {
         "python/onnx_vulkan": "onnx_vulkan",
         "shaders": "onnx_vulkan/shaders",
@@ -89,8 +89,8 @@ def check_content(names: Sequence[str]) -> None:
         f"{package}/{p.relative_to(ROOT / folder)}"
         for folder, package in folders.items()
         for p in (ROOT / folder).rglob("*")
-        if p.suffix in (".py", ".glsl", ".typed")
+        if p.is_file() and p.suffix not in (".pyc", ".so")
     }
-    assert not wanted - set(names), "not in the wheel: is a package missing from pyproject.toml?"
+    assert not wanted - set(names), "not in the wheel: pyproject.toml names packages and package-data"
     others = {n for n in names if ".dist-info/" not in n} - wanted
     assert others == {"onnx_vulkan/_shim.abi3.so"}
