@@ -53,21 +53,21 @@ int place(int key) {
 }
 
 uvec4 q_chunk(int m, int d) {
-    return Q_OCTET ? q_octet_bits(m, d, SIZE_D) : chunk(q_quad(m, d, SIZE_D), q_quad(m, d + 4, SIZE_D));
+    return Q_OCTET ? q_chunk(m, d, SIZE_D) : chunk(q_quad(m, d, SIZE_D), q_quad(m, d + 4, SIZE_D));
 }
 
 // Loads stand under no condition: past the last key they give 0, or a key whose score is not looked at.
 void fetch_k(int n0) {
     [[unroll]] for (int i = 0; i < LOADS_K; i++) {
         int slot = thread + i * THREADS, n = n0 + slot / CHUNKS_K, d = slot % CHUNKS_K * 8;
-        k_next[i] = K_OCTET ? k_octet_bits(n, d, SIZE_D) : chunk(k_quad(n, d, SIZE_D), k_quad(n, d + 4, SIZE_D));
+        k_next[i] = K_OCTET ? k_chunk(n, d, SIZE_D) : chunk(k_quad(n, d, SIZE_D), k_quad(n, d + 4, SIZE_D));
     }
 }
 
 void fetch_v(int n0) {
     [[unroll]] for (int i = 0; i < LOADS_V; i++) {
         int slot = thread + i * THREADS, k = n0 + slot / CHUNKS_V, n = slot % CHUNKS_V * 8;
-        v_next[i] = V_OCTET ? v_octet_bits(n, k, SIZE_T) : chunk(v_quad(n, k, SIZE_T), v_quad(n + 4, k, SIZE_T));
+        v_next[i] = V_OCTET ? v_chunk(n, k, SIZE_T) : chunk(v_quad(n, k, SIZE_T), v_quad(n + 4, k, SIZE_T));
     }
 }
 

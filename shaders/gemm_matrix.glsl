@@ -4,7 +4,8 @@
 // A workgroup makes a BM x BN tile of C, each of its subgroups WM x WN of it in units of 16 x 16 x UNIT_K. K goes by in steps of BK,
 // kept in shared memory twice, with PREFETCH more on their way in registers. An operand lies there as it lies in memory, so
 // that a chunk of 16 bytes goes through in one piece: along K (rows of BK elements) or along its own axis. Sums leave through
-// shared memory, a band of 16 rows of each subgroup at a time, to the same store() as in gemm_tile.glsl.
+// shared memory, where each subgroup has room for a band of 16 of its rows, to the same store() as in gemm_tile.glsl, or many
+// at once to store_vector().
 //
 // With PARTS 2 fp32 operands are taken apart: each row of A and column of B is scaled by a power of two, x becomes
 // hi + lo in E, and the products hi hi, hi lo and lo hi are added (lo lo is below fp32's last place). The units cut their
@@ -22,7 +23,8 @@
 //                                                                 macros, not defined where an operand has none
 //   uvec4 pack_quads(T4[CHUNK / 4])
 //   float a_scale(int z, int m), b_scale(int z, int n)            with PARTS 2
-//   void store(int z, int m, int n, int split, SUM acc)
+//   void store(int z, int m, int n, int split, T acc), and with STORE_WIDTH (a multiple of 4) defined store_vector(z, m, n, split,
+//   T acc[STORE_WIDTH]), T being STORED_TYPE
 // Rows and columns past the sizes may hold anything: they are not stored.
 
 const int UNIT = 16;
@@ -42,9 +44,9 @@ const int TILE_B = (B_ALONG_K ? BN : BK) * PITCH_B;
 const int CHUNKS_A = BM * BK / CHUNK / THREADS;
 const int CHUNKS_B = BN * BK / CHUNK / THREADS;
 const int STEP_SIZE = PARTS * (TILE_A + TILE_B);
-const int BAND_PITCH = BN / 4 + 1;
-const int BAND = SUBGROUPS_M * UNIT * BAND_PITCH;
-const int POOL = 2 * STEP_SIZE > BAND ? 2 * STEP_SIZE : BAND;
+const int BAND_PITCH = WN / 4 + 2;
+const int BANDS = SUBGROUPS_M * SUBGROUPS_N * UNIT * BAND_PITCH;
+const int POOL = 2 * STEP_SIZE > BANDS ? 2 * STEP_SIZE : BANDS;
 const int UNITS_M = WM / UNIT;
 const int UNITS_N = WN / UNIT;
 
@@ -74,8 +76,10 @@ int chunk_k_b(int slot) { return B_ALONG_K ? slot % ROW_B * CHUNK : slot / ROW_B
 int chunk_row_a(int slot) { return A_ALONG_K ? slot / ROW_A : slot % ROW_A * CHUNK; }
 int chunk_row_b(int slot) { return B_ALONG_K ? slot / ROW_B : slot % ROW_B * CHUNK; }
 
-// Start loading the step at k as number p of those on their way. Past k_end it is zeros.
+// Start loading the step at k as number p of those on their way. Past k_end it is zeros, or where K is whole the last step, which
+// is not multiplied again.
 void fetch(int p, int k, int k_end, int n0) {
+    if (K_WHOLE) k = min(k, k_end - BK);
     k_step(k);
     [[unroll]] for (int i = 0; i < CHUNKS_A; i++) {
         int at = k + chunk_k_a(thread + i * THREADS);
@@ -207,6 +211,42 @@ void multiply(int at, int m, int n) {
     }
 }
 
+// The sum in lane c of a chunk of a band.
+SUM sum_of(uvec4 chunk, int c, int z, int row, int column) {
+    SUM sum = SUM_OF_BITS(chunk[c]);
+#if PARTS == 2
+    sum = unscaled(sum, a_scale(z, row), b_scale(z, column));
+#endif
+    return sum;
+}
+
+// Store a subgroup's band, whose first sum is that of m and n.
+void leave(int band, int z, int m, int n, int split) {
+    int lane = int(gl_SubgroupInvocationID);
+#ifdef STORE_WIDTH
+    if (VECTORS != 0) {
+        for (int e = lane; e < UNIT * WN / STORE_WIDTH; e += SUBGROUP) {
+            int r = e / (WN / STORE_WIDTH), c = e % (WN / STORE_WIDTH) * STORE_WIDTH;
+            if (m + r >= SIZE_M || n + c >= SIZE_N) continue;
+            STORED_TYPE sums[STORE_WIDTH];
+            [[unroll]] for (int q = 0; q < STORE_WIDTH / 4; q++) {
+                uvec4 chunk = pool[band + r * BAND_PITCH + c / 4 + q];
+                [[unroll]] for (int i = 0; i < 4; i++) sums[4 * q + i] = STORED_TYPE(sum_of(chunk, i, z, m + r, n + c + 4 * q + i));
+            }
+            store_vector(z, m + r, n + c, split, sums);
+        }
+        return;
+    }
+#endif
+    for (int e = lane; e < UNIT * WN; e += SUBGROUP) {
+        int r = e / WN, c = e % WN;
+        if (m + r < SIZE_M && n + c < SIZE_N) {
+            SUM sum = sum_of(pool[band + r * BAND_PITCH + c / 4], c % 4, z, m + r, n + c);
+            store(z, m + r, n + c, split, STORED_TYPE(sum));
+        }
+    }
+}
+
 void main() {
     if (min(min(SIZE_M, SIZE_N), SIZE_Z) <= 0) return;
     thread = int(gl_LocalInvocationID.x);
@@ -276,22 +316,13 @@ void main() {
     [[unroll]] for (int i = 0; i < UNITS_M * UNITS_N; i++) acc[i] = whole[i];
 #endif
 
+    int band_at = subgroup * UNIT * BAND_PITCH;
     [[unroll]] for (int i = 0; i < UNITS_M; i++) {
         [[unroll]] for (int j = 0; j < UNITS_N; j++) {
-            coopMatStore(acc[i * UNITS_N + j], pool, m / WM * UNIT * BAND_PITCH + (n + j * UNIT) / 4, BAND_PITCH, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatStore(acc[i * UNITS_N + j], pool, band_at + j * UNIT / 4, BAND_PITCH, gl_CooperativeMatrixLayoutRowMajor);
         }
-        barrier();
-        for (int e = thread; e < SUBGROUPS_M * UNIT * BN; e += THREADS) {
-            int r = e / BN, c = e % BN;
-            int row = m0 + r / UNIT * WM + i * UNIT + r % UNIT;
-            if (row < SIZE_M && n0 + c < SIZE_N) {
-                SUM sum = SUM_OF_BITS(pool[r * BAND_PITCH + c / 4][c % 4]);
-#if PARTS == 2
-                sum = unscaled(sum, a_scale(z, row), b_scale(z, n0 + c));
-#endif
-                store(z, row, n0 + c, split, STORED(sum));
-            }
-        }
-        barrier();
+        subgroupBarrier();
+        leave(band_at, z, m0 + m + i * UNIT, n0 + n, split);
+        subgroupBarrier();
     }
 }

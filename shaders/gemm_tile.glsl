@@ -14,7 +14,7 @@
 //   void k_step(int k)                             before the quads of the step at k
 //   T4 a_quad(A_ROW row, int k, int k_end)         4 elements along k, or 4 rows at k; 0 from k_end on
 //   T4 b_quad(int n, int k, int k_end)             4 elements along k, or 4 columns at k; 0 from k_end on
-//   void store(int z, int m, int n, int split, T acc)
+//   void store(int z, int m, int n, int split, T acc), and with STORE_WIDTH (4) defined store_vector(z, m, n, split, T acc[4])
 // Rows and columns past the sizes may hold anything: they are not stored.
 
 const int THREADS_M = BM / TM;
@@ -92,6 +92,27 @@ void multiply(int at, int row, int column) {
     }
 }
 
+// Store what lies in the pool: rows `first` to `first` + STAGE - 1 of the blocks of number i.
+void leave(int i, int first, int z, int m0, int n0, int split) {
+#ifdef STORE_WIDTH
+    if (VECTORS != 0) {
+        for (int e = thread; e < THREADS_M * STAGE * BN / 4; e += THREADS) {
+            int r = e / (BN / 4), q = e % (BN / 4);
+            int m = m0 + (i * THREADS_M + r / STAGE) * 4 + first + r % STAGE, n = n0 + q * 4;
+            if (m >= SIZE_M || n >= SIZE_N) continue;
+            T4 sums = pool[r * PITCH_B + q];
+            store_vector(z, m, n, split, T[4](sums[0], sums[1], sums[2], sums[3]));
+        }
+        return;
+    }
+#endif
+    for (int e = thread; e < THREADS_M * STAGE * BN; e += THREADS) {
+        int r = e / BN, n = e % BN;
+        int m = m0 + (i * THREADS_M + r / STAGE) * 4 + first + r % STAGE;
+        if (m < SIZE_M && n0 + n < SIZE_N) store(z, m, n0 + n, split, pool[r * PITCH_B + n / 4][n % 4]);
+    }
+}
+
 void main() {
     if (min(min(SIZE_M, SIZE_N), SIZE_Z) <= 0) return;
     thread = int(gl_LocalInvocationID.x);
@@ -147,11 +168,7 @@ void main() {
                 }
             }
             barrier();
-            for (int e = thread; e < THREADS_M * STAGE * BN; e += THREADS) {
-                int r = e / BN, n = e % BN;
-                int m = m0 + (i * THREADS_M + r / STAGE) * 4 + c * STAGE + r % STAGE;
-                if (m < SIZE_M && n0 + n < SIZE_N) store(z, m, n0 + n, split, pool[r * PITCH_B + n / 4][n % 4]);
-            }
+            leave(i, c * STAGE, z, m0, n0, split);
             barrier();
         }
     }

@@ -7,9 +7,10 @@ layout(constant_id = 3) const int BK = 16;
 layout(constant_id = 4) const int TM = 4;
 layout(constant_id = 5) const int TN = 4;
 layout(constant_id = 6) const int SPLITS = 1;
-layout(constant_id = 7) const int A_MODE = 0;    // bit 0: quads along M instead of K; bit 1: quads are aligned vectors in memory
-layout(constant_id = 8) const int B_MODE = 0;    // bit 0: quads along N instead of K; bit 1 as above
-layout(constant_id = 9) const int TAP_STEP = 0;  // convolutions: 1 where each step of BK lies in one tap
+layout(constant_id = 7) const int VECTORS = 0;   // 1 where rows of the result are whole vectors of four in memory
+layout(constant_id = 8) const int A_MODE = 0;    // bit 0: quads along M instead of K; bit 1: quads are aligned vectors in memory
+layout(constant_id = 9) const int B_MODE = 0;    // bit 0: quads along N instead of K; bit 1 as above
+layout(constant_id = 10) const int TAP_STEP = 0; // convolutions: 1 where each step of BK lies in one tap
 
 const bool A_ALONG_K = (A_MODE & 1) == 0;
 const bool A_VECTOR = (A_MODE & 2) != 0;

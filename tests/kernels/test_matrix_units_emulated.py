@@ -134,6 +134,10 @@ def test_halves_by_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     product(monkeypatch, HALVES, (40, 160), (160, 48), splits=2, bias=True)
 
 
+def test_halves_across_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    product(monkeypatch, HALVES, (37, 69), (69, 43))
+
+
 def test_parts_off_the_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     product(monkeypatch, IN_PARTS, (37, 301), (301, 43))
 

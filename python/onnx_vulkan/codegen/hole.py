@@ -3,6 +3,9 @@
 A template's epilogue is a hole over its accumulator. The point is given by
 GLSL int variables, each standing for one or more axes in row-major order. Axes that every access walks alike stay merged, so an
 epilogue that adds a bias and a residual to a convolution sees two indices and no division.
+
+The point may be a vector of neighbours along the last axis: each tensor that runs along it is then read and written in moves of
+up to 16 bytes.
 """
 
 from __future__ import annotations
@@ -10,15 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from onnx_vulkan.codegen import vector
+from onnx_vulkan.codegen.elements import Elements
 from onnx_vulkan.codegen.index import ZERO, Lin, linearize
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.render import Renderer
-from onnx_vulkan.codegen.types import pack
+from onnx_vulkan.codegen.types import GLSL_TYPES, pack
 from onnx_vulkan.codegen.walk import place_runs
 from onnx_vulkan.dims import Extent
 from onnx_vulkan.program.ir import Instr, Value
 
-__all__ = ["Axes", "Hole", "fill_hole", "merge_axes"]
+__all__ = ["Axes", "Hole", "fill_hole", "fill_vectors", "merge_axes"]
 
 Axes = Sequence[tuple[str, Sequence[int]]]
 """``[(variable, axes it runs over), ...]``: together all axes of the index space, each variable a row-major index of its axes."""
@@ -26,10 +31,14 @@ Axes = Sequence[tuple[str, Sequence[int]]]
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """What fills a hole: statements, and the materialised values that they read."""
+    """What fills a hole: statements, and the materialised values that they read.
+
+    ``multiples``: what has to be a multiple of the width for vectors to be aligned.
+    """
 
     lines: tuple[str, ...]
     reads: tuple[Value, ...]
+    multiples: tuple[Extent, ...] = ()
 
     def text(self, indent: int = 4) -> str:
         """The statements as a block of text."""
@@ -76,25 +85,99 @@ def fill_hole(
     *producers* are the instructions computed here, *is_leaf* tells what is loaded from memory; *given* maps values of *shape*
     that are already in a register (the accumulator) to their GLSL expression, of the value's compute type.
     """
-    names = [f"c{i}" for i in range(len(shape))]
-    coords = [Lin.var(n) if e != 1 else ZERO for n, e in zip(names, shape, strict=True)]
-    places = [_place(out, coords, shape, producers) for out in outputs]
+    return _Filling(params, shape, axes, outputs, producers, is_leaf, given or {}).points()
 
-    def render(r: Renderer) -> None:
-        for value, text in (given or {}).items():
+
+def fill_vectors(
+    params: Params,
+    shape: Sequence[Extent],
+    axes: Axes,
+    outputs: Sequence[Value],
+    producers: Mapping[Value, Instr],
+    is_leaf: Callable[[Value], bool],
+    given: Mapping[Value, str],
+    width: int,
+) -> Hole | None:
+    """Like :func:`fill_hole` for *width* neighbours along the last axis, which is the last of *axes*; None where they are none
+    in an output.
+
+    In the expressions of *given* the int ``k`` counts them.
+    """
+    return _Filling(params, shape, axes, outputs, producers, is_leaf, given).vectors(width)
+
+
+class _Filling:
+    """A hole and what it is filled with."""
+
+    def __init__(
+        self,
+        params: Params,
+        shape: Sequence[Extent],
+        axes: Axes,
+        outputs: Sequence[Value],
+        producers: Mapping[Value, Instr],
+        is_leaf: Callable[[Value], bool],
+        given: Mapping[Value, str],
+    ):
+        self.shape, self.axes, self.outputs = shape, axes, outputs
+        self.producers, self.given = producers, given
+        self.names = [f"c{i}" for i in range(len(shape))]
+        self.coords = [Lin.var(n) if e != 1 else ZERO for n, e in zip(self.names, shape, strict=True)]
+        probe = Renderer(Params(), producers, is_leaf)
+        self.define(probe, self.coords)
+        stored = [(out, self.place(out, self.coords)) for out in outputs]
+        for out, place in stored:
+            probe.value(out, place)
+        self.accesses = [offset for _, offset in probe.loads]
+        self.accesses += [linearize(place, out.shape) for out, place in stored]
+        self.opaque = probe.opaque
+        self.r = Renderer(params, producers, is_leaf)
+
+    def define(self, r: Renderer, coords: Sequence[Lin]) -> None:
+        for value, text in self.given.items():
             r.define(value, coords, text)
-        stored = [(out, r.value(out, place), linearize(place, out.shape)) for out, place in zip(outputs, places, strict=True)]
+
+    def place(self, out: Value, coords: Sequence[Lin]) -> Sequence[Lin]:
+        return _place(out, coords, self.shape, self.producers)
+
+    def place_axes(self) -> None:
+        for variable, group in self.axes:
+            runs = merge_axes(self.names, self.shape, group, self.accesses, self.opaque)
+            place_runs(self.r, self.names, self.shape, runs, variable, 0)
+
+    def points(self) -> Hole:
+        r = self.r
+        self.place_axes()
+        self.define(r, self.coords)
+        stored = []
+        for out in self.outputs:
+            place = self.place(out, self.coords)
+            stored.append((out, r.value(out, place), linearize(place, out.shape)))
         for out, text, at in stored:
             offset = r.text(at, opaque=False)
             r.emit(f"{r.params.write(out)}.v[{offset}] = {pack(out.dtype, text)};")
+        return Hole(tuple(r.scopes[0].lines), tuple(r.reads))
 
-    probe = Renderer(Params(), producers, is_leaf)
-    render(probe)
-    accesses = [offset for _, offset in probe.loads]
-    accesses += [linearize(place, out.shape) for out, place in zip(outputs, places, strict=True)]
-    r = Renderer(params, producers, is_leaf)
-    for variable, group in axes:
-        runs = merge_axes(names, shape, group, accesses, probe.opaque)
-        place_runs(r, names, shape, runs, variable, 0)
-    render(r)
-    return Hole(tuple(r.scopes[0].lines), tuple(r.reads))
+    def vectors(self, width: int) -> Hole | None:
+        r = self.r
+        if not self.coords or self.coords[-1] == ZERO:
+            return None
+        coords = [*self.coords[:-1], self.coords[-1] + Lin.var("k")]
+        if any(linearize(self.place(out, coords), out.shape).coefficient("k") != 1 for out in self.outputs):
+            return None
+        variable, _ = self.axes[-1]
+        r.elements = e = Elements(self.names[-1], variable, width, 0, kept=False)
+        r.levels["k"] = e.inner
+        self.place_axes()
+        stores: list[str] = []
+        with r.scope() as element:
+            self.define(r, coords)
+            for out in self.outputs:
+                place = self.place(out, coords)
+                text, name = r.value(out, place), r.fresh("y")
+                r.emit(f"{GLSL_TYPES[out.dtype].compute} {name}[{width}];", 0)
+                r.emit(f"{name}[k] = {text};")
+                at = r.text(r.first_of(linearize(place, out.shape)), opaque=False)
+                stores += vector.store(name, out.dtype, width, r.params.write(out), at)
+        loop = [f"[[unroll]] for (int k = 0; k < {width}; k++) {{", *element.lines, "}"]
+        return Hole((*r.scopes[0].lines, *loop, *stores), tuple(r.reads), tuple(e.aligned))

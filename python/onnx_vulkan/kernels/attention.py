@@ -189,7 +189,7 @@ class AttentionStep:
 
     def _fused(self, template: str) -> Kernel:
         params = Params()
-        readers = "".join(m.functions(params, name) + m.octet_load(params, name) for name, m in self.operands.items())
+        readers = "".join(m.functions(params, name) for name, m in self.operands.items())
         sums = accumulator(params, DType.F32)
         score = self.scores.function(params)
         if template == "attention_rows":

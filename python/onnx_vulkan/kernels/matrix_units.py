@@ -17,6 +17,7 @@ from onnx_vulkan.program.ir import Instr
 __all__ = [
     "EXTENSIONS",
     "IN_PARTS",
+    "PREFETCH",
     "ROUNDED",
     "SIGNED",
     "UNITS",
@@ -63,7 +64,7 @@ class Unit:
 
     def holds(self, dtype: DType) -> bool:
         """Whether tensors of *dtype* lie in memory as the unit takes them."""
-        return self.read == self.element == GLSL_TYPES[dtype].storage
+        return self.parts == 1 and self.element == GLSL_TYPES[dtype].storage
 
     def stored(self, acc: DType, text: str) -> str:
         """*text* (the function ``store``), in which T is the type of sums in *acc*."""
@@ -81,7 +82,7 @@ class Unit:
 #define CHUNK {self.chunk}
 #define SUM {self.sum}
 #define SUM_OF_BITS(x) {bits}
-#define STORED(x) {GLSL_TYPES[acc].compute}(x)
+#define STORED_TYPE {GLSL_TYPES[acc].compute}
 #define PARTS {self.parts}
 #define T {self.read}
 #define T4 {self.quad}
@@ -149,7 +150,7 @@ class UnitTile:
             k = self.depth(unit)
             return max(b * (k // unit.chunk + 1), k * (b // unit.chunk + 1))
 
-        return 16 * max(2 * unit.parts * (tile(self.bm) + tile(self.bn)), self.bm // self.wm * 16 * (self.bn // 4 + 1))
+        return 16 * max(2 * unit.parts * (tile(self.bm) + tile(self.bn)), self.subgroups * 16 * (self.wn // 4 + 2))
 
 
 UNIT_TILES = (
@@ -165,6 +166,8 @@ UNIT_TILES = (
 )
 """Efficiencies were measured on an H200: products of 4096 x 4096 x 4096 in fp16 in one tile each."""
 
+PREFETCH = 2
+"""Steps along K that are on their way from memory while one is multiplied (gemm_matrix.glsl)."""
 MOST_SUMS = 4096
 """Sums that a subgroup keeps in registers at most (128 a lane of 32)."""
 WAIT = 250

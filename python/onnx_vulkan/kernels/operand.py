@@ -11,7 +11,7 @@ from onnx_vulkan.codegen.kernel import At, is_multiple
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.render import Renderer
 from onnx_vulkan.codegen.types import GLSL_TYPES, unpack, wrap
-from onnx_vulkan.dims import Extent
+from onnx_vulkan.dims import Extent, product
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.kernels.indexing import offset_text
 from onnx_vulkan.kernels.matrix_units import Unit
@@ -91,11 +91,12 @@ T4[2] {name}_octet(int row, int k, int k_end) {{ return T4[2](T4(0), T4(0)); }}
 
 
 def chunk_reader(params: Params, name: str, value: Value) -> str:
-    """The function ``uvec4 {name}_chunk_at(int i)``: the CHUNK elements from i on, a multiple of CHUNK, as 16 bytes."""
+    """The function ``uvec4 {name}_chunk_at(int i)``: the elements of the 16 aligned bytes with element i."""
+    shift = (16 // value.dtype.size).bit_length() - 1
     return f"""layout(buffer_reference, scalar, buffer_reference_align = 16) readonly restrict buffer {name}_Chunks {{
     uvec4 v[];
 }};
-uvec4 {name}_chunk_at(int i) {{ return {name}_Chunks({params.read(value)}).v[i / CHUNK]; }}"""
+uvec4 {name}_chunk_at(int i) {{ return {name}_Chunks({params.read(value)}).v[i >> {shift}]; }}"""
 
 
 class Operand(Protocol):
@@ -116,7 +117,7 @@ class Operand(Protocol):
     def mode(self, at: At, unit: Unit | None = None) -> int:
         """The MODE bits of the kernels: bit 0 when quads run along its own axis instead of K, bit 1 when they are vectors.
 
-        For a matrix *unit* also bit 2, when chunks of 16 bytes are vectors.
+        For a matrix *unit* also bit 2, when chunks of 16 bytes are vectors, or bit 3, when they lie in one piece across two.
         """
 
     def octets(self, at: At) -> bool:
@@ -168,8 +169,11 @@ class Matrix:
         row, k = abs(at(self.row)), abs(at(self.k))
         along_rows = (row < k and k != 1) or (row == k and at(self.depth) == 1)
         vector = self._whole(at, 4, along_rows=along_rows)
-        chunks = unit is not None and unit.holds(self.leaf.dtype) and self._whole(at, unit.chunk, along_rows=along_rows)
-        return int(along_rows) | int(vector) << 1 | int(chunks) << 2
+        chunks = shifted = False
+        if unit is not None and unit.holds(self.leaf.dtype):
+            chunks = self._whole(at, unit.chunk, along_rows=along_rows)
+            shifted = not chunks and (self.row if along_rows else self.k) == 1
+        return int(along_rows) | int(vector) << 1 | int(chunks) << 2 | int(shifted) << 3
 
     def octets(self, at: At) -> bool:
         """For 16-bit floats, as for the vectors of :meth:`mode`."""
@@ -216,43 +220,44 @@ class Matrix:
     }}
     return K_WHOLE || k < k_end ? q : T4(0);
 }}
+{self._chunk_function(params, name)}"""
+
+    def _chunk_function(self, params: Params, name: str) -> str:
+        """The GLSL of ``uvec4 {name}_chunk(int row, int k, int k_end)``, the elements of 16 bytes, where they may be a chunk."""
+        if self.leaf.dtype.size > 2:
+            return ""
+        upper, rows, depth, length = name.upper(), params.word(self.rows), params.word(self.depth), 16 // self.leaf.dtype.size
+        last = f"{params.word(product(self.leaf.shape))} - 1"
+        return f"""{chunk_reader(params, name, self.leaf)}
 #ifdef CHUNK
 #define {upper}_CHUNK {name}_chunk
-{chunk_reader(params, name, self.leaf)}
-uvec4 {name}_chunk(int row, int k, int k_end) {{
-    if ({upper}_ALONG_K) {{
-        row = min(row, {rows} - 1);
-        return k < k_end ? {name}_chunk_at({element("row", f"min(k, {depth} - CHUNK)")}) : uvec4(0);
-    }}
-    int inside = min(k, {depth} - 1);
-    return k < k_end ? {name}_chunk_at({element(f"min(row, {rows} - CHUNK)", "inside")}) : uvec4(0);
+uvec4 {name}_shifted(int row, int k, int k_end) {{
+    int first = {self._element(params, name, f"min(row, {rows} - 1)", f"min(k, {depth} - 1)")};
+    uvec4 x = shifted({name}_chunk_at(min(first, {last})), {name}_chunk_at(min(first + CHUNK, {last})), first % CHUNK);
+    return K_WHOLE ? x : first_of(x, {upper}_ALONG_K ? k_end - k : k < k_end ? CHUNK : 0);
 }}
 #endif
+uvec4 {name}_chunk(int row, int k, int k_end) {{
+#ifdef CHUNK
+    if ({upper}_SHIFTED) return {name}_shifted(row, k, k_end);
+#endif
+    int first_row = min(row, {rows} - ({upper}_ALONG_K ? 1 : {length}));
+    int first_k = K_WHOLE ? k : min(k, {depth} - ({upper}_ALONG_K ? {length} : 1));
+    uvec4 x = {name}_chunk_at({self._element(params, name, "first_row", "first_k")});
+    return K_WHOLE || k < k_end ? x : uvec4(0);
+}}
 """
 
     def octet_function(self, params: Params, name: str) -> str:
         if self.leaf.dtype not in (DType.F16, DType.BF16):
             return no_octets(name)
         pair = "vec2(unpackFloat2x16(x))" if self.leaf.dtype is DType.F16 else "uintBitsToFloat(uvec2(x << 16, x & 0xFFFF0000u))"
-        return f"""{self.octet_load(params, name)}vec2 {name}_pair(uint x) {{ return {pair}; }}
+        return f"""uvec4 {name}_octet_bits(int row, int k, int k_end) {{ return {name}_chunk(row, k, k_end); }}
+vec2 {name}_pair(uint x) {{ return {pair}; }}
 T4[2] {name}_octet_values(uvec4 x) {{
     return T4[2](T4({name}_pair(x[0]), {name}_pair(x[1])), T4({name}_pair(x[2]), {name}_pair(x[3])));
 }}
 T4[2] {name}_octet(int row, int k, int k_end) {{ return {name}_octet_values({name}_octet_bits(row, k, k_end)); }}
-"""
-
-    def octet_load(self, params: Params, name: str) -> str:
-        """The GLSL of ``uvec4 {name}_octet_bits(int row, int k, int k_end)``, one load of 16 bytes."""
-        upper, rows, depth = name.upper(), params.word(self.rows), params.word(self.depth)
-        return f"""layout(buffer_reference, scalar, buffer_reference_align = 16) readonly restrict buffer {name}_Octets {{
-    uvec4 v[];
-}};
-uvec4 {name}_octet_bits(int row, int k, int k_end) {{
-    int first_row = min(row, {rows} - ({upper}_ALONG_K ? 1 : 8));
-    int first_k = K_WHOLE ? k : min(k, {depth} - ({upper}_ALONG_K ? 8 : 1));
-    uvec4 x = {name}_Octets({params.read(self.leaf)}).v[{self._element(params, name, "first_row", "first_k")} >> 3];
-    return K_WHOLE || k < k_end ? x : uvec4(0);
-}}
 """
 
     def _element(self, params: Params, name: str, row: str, k: str) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onnx_vulkan.codegen import vector
 from onnx_vulkan.codegen.choices import pick
-from onnx_vulkan.codegen.hole import Axes, fill_hole
-from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, chosen_by_step, grid_of, workgroups
+from onnx_vulkan.codegen.hole import Axes, fill_hole, fill_vectors
+from onnx_vulkan.codegen.kernel import At, Kernel, Launch, Limits, Variant, chosen_by_step, grid_of, is_multiple, workgroups
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.types import GLSL_TYPES
 from onnx_vulkan.dims import Extent, ceil_div, minimum, product
@@ -17,6 +18,7 @@ from onnx_vulkan.kernels import Group, key_of
 from onnx_vulkan.kernels.indexing import offset_text
 from onnx_vulkan.kernels.matrix_units import (
     EXTENSIONS,
+    PREFETCH,
     UNITS,
     Unit,
     UnitChoice,
@@ -92,10 +94,37 @@ def store(
         lines += hole.lines
         reads = hole.reads
     else:
-        place = _linear(params, to.axes, out.shape)
-        lines.append(f"{params.write(scratch)}.v[split * {params.word(product(out.shape))} + {place}] = acc;")
+        lines.append(f"{params.write(scratch)}.v[{_partial_place(params, to, out)}] = acc;")
     body = "\n".join("    " + line for line in lines)
     return f"void store({arguments}, int split, T acc) {{\n{body}\n}}\n", reads
+
+
+def store_vector(
+    group: Group, params: Params, to: Destination, scratch: Value | None, width: int
+) -> tuple[str, tuple[Extent, ...] | None]:
+    """The function ``store_vector(int z, int m, int n, int split, T acc[STORE_WIDTH])`` for *width* neighbours along n, and what
+    has to be a multiple of *width* for them; nothing where they are no neighbours in memory."""
+    out, acc = group.anchor.out, group.anchor.attrs["acc"]
+    lines = list(to.lines(params))
+    multiples: tuple[Extent, ...] = ()
+    if scratch is None:
+        given = {out: narrow(acc, out.dtype, "acc[k]")}
+        hole = fill_vectors(params, out.shape, to.axes, group.outputs, group.producers, group.is_leaf, given, width)
+        if hole is None:
+            return "", None
+        lines += hole.lines
+        multiples = hole.multiples
+    else:
+        place = _partial_place(params, to, out)
+        lines += vector.store("acc", register_dtype(acc), width, params.write(scratch), place)
+    body = "\n".join("    " + line for line in lines)
+    text = f"#define STORE_WIDTH {width}\nvoid store_vector(int z, int m, int n, int split, T acc[{width}]) {{\n{body}\n}}\n"
+    return text, multiples
+
+
+def _partial_place(params: Params, to: Destination, out: Value) -> str:
+    """Where a split's sum lies in the scratch."""
+    return f"split * {params.word(product(out.shape))} + {_linear(params, to.axes, out.shape)}"
 
 
 def split_sum(group: Group, scratch: Value) -> Kernel:
@@ -129,10 +158,13 @@ def tile_launch(kernel: Kernel, sizes: Sizes, tile: Tile, splits: int, modes: Se
     return Launch(kernel, Variant(spec, grid_of(groups)))
 
 
-def unit_launch(kernel: Kernel, sizes: Sizes, choice: UnitChoice, unit: Unit, modes: Sequence[int], limits: Limits) -> Launch:
-    """A launch of a ``gemm_matrix.glsl`` kernel; *modes* are the specialization constants from 8 on."""
+def unit_launch(
+    kernel: Kernel, sizes: Sizes, choice: UnitChoice, unit: Unit, modes: Sequence[int], at: At, limits: Limits
+) -> Launch:
+    """A launch of a ``gemm_matrix.glsl`` kernel; *modes* are the specialization constants from 9 on."""
     t, size = choice.tile, limits.subgroup_size
-    spec = (t.subgroups * size, t.bm, t.bn, t.depth(unit), t.wm, t.wn, choice.splits, size, *modes)
+    whole = is_multiple(at, sizes.k, choice.splits * PREFETCH * t.depth(unit))
+    spec = (t.subgroups * size, t.bm, t.bn, t.depth(unit), t.wm, t.wn, choice.splits, size, int(whole), *modes)
     groups = ceil_div(sizes.m, t.bm) * ceil_div(sizes.n, t.bn) * sizes.z * choice.splits
     return Launch(kernel, Variant(spec, grid_of(groups)))
 
@@ -159,6 +191,7 @@ class TiledStep:
         self.sizes, self.to = sizes, to
         self._leaves, self._operands, self._modes = tuple(leaves), operands, modes
         self._kernels: dict[tuple[str, bool], Kernel] = {}
+        self._multiples: dict[Kernel, tuple[Extent, ...] | None] = {}
         self.scales: RowScales | None = None  # only contractions run on units that take operands in parts
         self._scratch = scratch_of(group.anchor.out, group.anchor.attrs["acc"])
 
@@ -183,8 +216,10 @@ class TiledStep:
             return split_sum(self.group, self._scratch)
         params, sizes = Params(), self.sizes
         acc = self.group.anchor.attrs["acc"]
-        text, reads = store(self.group, params, self.to, scratch)
         unit = UNITS.get(kind)
+        text, reads = store(self.group, params, self.to, scratch)
+        vectors, multiples = store_vector(self.group, params, self.to, scratch, self._width(unit))
+        text += vectors
         start = unit.definitions(acc) if unit else accumulator(params, acc)
         name = "gemm_matrix" if unit else "gemm"
         template = name if unit else "gemm_tile"
@@ -203,6 +238,7 @@ class TiledStep:
         kernel = Kernel(self.label, params, body, reads, writes, chosen_by_step)
         if unit:
             kernel.extensions, kernel.fixed_subgroups = EXTENSIONS, True
+        self._multiples[kernel] = multiples
         return kernel
 
     def launches(self, at: At, limits: Limits) -> list[Launch]:
@@ -253,13 +289,23 @@ class TiledStep:
             unit = self.unit(at, limits)
             assert unit is not None
             kernel = self.kernel(unit.name, split=choice.splits > 1)
-            modes = self._modes(at, choice.tile.depth(unit), unit)
-            launch = unit_launch(kernel, self.sizes, choice, unit, modes, limits)
+            modes = self._stores_vectors(kernel, unit, at), *self._modes(at, choice.tile.depth(unit), unit)
+            launch = unit_launch(kernel, self.sizes, choice, unit, modes, at, limits)
             scales = self.scales.launches(at) if self.scales and unit.parts > 1 else []
             return [*scales, *self.with_sum(launch, choice.splits, limits)]
         kernel = self.kernel("tile", split=choice.splits > 1)
-        launch = tile_launch(kernel, self.sizes, choice.tile, choice.splits, self._modes(at, choice.tile.bk, None))
+        modes = self._stores_vectors(kernel, None, at), *self._modes(at, choice.tile.bk, None)
+        launch = tile_launch(kernel, self.sizes, choice.tile, choice.splits, modes)
         return self.with_sum(launch, choice.splits, limits)
+
+    def _width(self, unit: Unit | None) -> int:
+        """The neighbours that an invocation stores at once: 16 bytes of each output, but no more than 8."""
+        return min(vector.vector_width(v.dtype for v in self.writes), 8) if unit else 4
+
+    def _stores_vectors(self, kernel: Kernel, unit: Unit | None, at: At) -> int:
+        """Whether rows of its outputs are whole vectors."""
+        multiples = self._multiples[kernel]
+        return int(multiples is not None and all(is_multiple(at, e, self._width(unit)) for e in (self.sizes.n, *multiples)))
 
     def with_sum(self, launch: Launch, splits: int, limits: Limits) -> list[Launch]:
         """*launch*, and the one that adds its partial sums where there are any."""

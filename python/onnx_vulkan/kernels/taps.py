@@ -128,7 +128,7 @@ T4 a_quad(Row row, int k, int k_end) {{
         int channel = step_channel + k - step_k;
         Tap tap = step_tap;
         if (TAP_STEP == 0) tap = tap_of(k, channel);
-        bool inside = k < k_end && is_inside(row, tap);
+        bool inside = (K_WHOLE || k < k_end) && is_inside(row, tap);
         q = x_quad_at(inside ? row.at + tap.at + channel : 0);
         q = inside ? q : T4(0);
     }} else {{
@@ -136,7 +136,7 @@ T4 a_quad(Row row, int k, int k_end) {{
             int channel = step_channel + k + c - step_k;
             Tap tap = step_tap;
             if (TAP_STEP == 0) tap = tap_of(k + c, channel);
-            bool inside = k + c < k_end && is_inside(row, tap);
+            bool inside = (K_WHOLE || k + c < k_end) && is_inside(row, tap);
             T x = x_at(inside ? row.at + tap.at + channel : 0);
             q[c] = inside ? x : T(0);
         }}
@@ -150,7 +150,7 @@ uvec4 a_chunk(Row row, int k, int k_end) {{
     int channel = step_channel + k - step_k;
     Tap tap = step_tap;
     if (TAP_STEP == 0) tap = tap_of(k, channel);
-    bool inside = k < k_end && is_inside(row, tap);
+    bool inside = (K_WHOLE || k < k_end) && is_inside(row, tap);
     uvec4 chunk = x_chunk_at(inside ? row.at + tap.at + channel : 0);
     return inside ? chunk : uvec4(0);
 }}
