@@ -23,5 +23,3 @@ const bool B_VECTOR = (B_MODE & 2) != 0;
 const bool B_CHUNKS = (B_MODE & 12) != 0;
 const bool B_SHIFTED = (B_MODE & 8) != 0;
 const bool K_WHOLE = WHOLE != 0;  // nothing along K reaches past the end
-
-#include "chunks.glsl"

@@ -19,5 +19,3 @@ const bool F_VECTOR = (F_MODE & 2) != 0;
 const bool F_CHUNKS = (F_MODE & 12) != 0;
 const bool F_SHIFTED = (F_MODE & 8) != 0;
 const bool K_WHOLE = false;  // whether no quad along K reaches past the end
-
-#include "chunks.glsl"

@@ -85,7 +85,7 @@ CASES: list[tuple[After, int, bool]] = [
 
 def check(after: After, n: int, dtype: DType) -> None:
     rng, builder = np.random.default_rng(n), Builder()
-    x, w = builder.input("x", dtype, (2, 19, 35)), builder.input("w", dtype, (2, 35, n))
+    x, w = builder.input("x", dtype, (2, 37, 35)), builder.input("w", dtype, (2, 35, n))
     y = builder.contract(x, w)
     outputs = [after(builder, y)] if after is not bias_and_residual else [y, after(builder, y)]
     program = builder.finish(outputs)

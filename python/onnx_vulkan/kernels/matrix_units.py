@@ -87,6 +87,7 @@ class Unit:
 #define T {self.read}
 #define T4 {self.quad}
 uvec4 pack_quads(T4 q[CHUNK / 4]) {{ return uvec4({words}); }}
+#include "chunks.glsl"
 """
 
 
