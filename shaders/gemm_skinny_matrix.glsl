@@ -7,7 +7,7 @@
 //
 // Grid: one dimension (folded past 65535): column tiles fastest, then z, split.
 //
-// The includer has included gemm_skinny_matrix_variant.glsl and defined: E, T, T4, UNIT_K, CHUNK, SUM, SUM_OF_BITS, STORED and
+// The includer has included gemm_skinny_matrix_variant.glsl and defined: E, T, T4, UNIT_K, CHUNK, SUM, SUM_OF_BITS, STORED_TYPE and
 // pack_quads as for gemm_matrix.glsl, SIZE_Z, SIZE_R, SIZE_W and SIZE_K, and
 //   void begin(int z)
 //   T4 f_quad(int r, int k, int k_end), w_quad(int n, int k, int k_end)   as for gemm_skinny.glsl
@@ -177,7 +177,7 @@ void main() {
             SUM sum = SUM(0);
             [[unroll]] for (int s = 0; s < SUBGROUPS; s++) sum += SUM_OF_BITS(pool[s * BAND + e / 4][e % 4]);
             int r = i * UNIT + e / COLUMNS, n = n0 + e % COLUMNS;
-            if (r < SIZE_R && n < SIZE_W) store(z, r, n, split, STORED(sum));
+            if (r < SIZE_R && n < SIZE_W) store(z, r, n, split, STORED_TYPE(sum));
         }
     }
 }
