@@ -141,12 +141,14 @@ def unit_limits(**changed: Any) -> Any:
     return SimpleNamespace(**{**facts, "features": family.MATRIX_UNITS, "precision": "strict", **changed})
 
 
-@pytest.mark.parametrize("empty", ["nan", "clean"])
-def test_the_text_for_matrix_units_compiles(empty: str) -> None:
+@pytest.mark.parametrize(("empty", "rows"), [("nan", 70), ("clean", 70), ("nan", 1)])
+def test_the_text_for_matrix_units_compiles(empty: str, rows: int) -> None:
     b = Builder()
-    q, k, v = (b.input(n, DType.F16, s) for n, s in {"q": (2, 70, 40), "k": (2, 40, 90), "v": (2, 90, 24)}.items())
-    mask = b.input("mask", DType.F32, (70, 90))
-    step = family.attention_step(group_of(b.finish([attention(b, q, k, v, [mask], [("add", (SCORE, 3))], empty)])))
+    q, k, v = (b.input(n, DType.F16, s) for n, s in {"q": (2, rows, 40), "k": (2, 40, 90), "v": (2, 90, 24)}.items())
+    others = [b.input("bias", DType.F32, (rows, 90)), b.input("seen", DType.BOOL, (rows, 90)), b.scalar(-np.inf, DType.F32)]
+    steps = [("add", (SCORE, 3)), ("select", (4, SCORE, 5))]
+    y = attention(b, q, k, v, others, steps, empty, causal=3 if rows == 1 else None)
+    step = family.attention_step(group_of(b.finish([y])))
     for kernel in (step.in_shared_memory, step.in_registers):
         assert kernel.fixed_subgroups
         for in_record in (False, True):

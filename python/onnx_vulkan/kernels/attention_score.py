@@ -135,7 +135,7 @@ float score(int z, int m, int n, float s) {{
             with r.scope() as element:
                 r.emit(f"s[k] = {self._value(r, [*self.coords[:-1], self.coords[-1] + Lin.var('k')], 's[k]')};")
         self._aligned = None if e.scattered else (self.space[-1], *e.aligned)
-        lines = [*item.lines, f"[[unroll]] for (int k = 0; k < {QUAD}; k++) {{", *element.lines, "}"]
+        lines = [*r.scopes[0].lines, *item.lines, f"[[unroll]] for (int k = 0; k < {QUAD}; k++) {{", *element.lines, "}"]
         text = "".join(f"        {line}\n" for line in lines)
         return f"""{head}    if (MASK_QUADS) {{
         n = min(n, SIZE_T - {QUAD});
