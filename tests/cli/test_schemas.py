@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...
 COMMANDS = list(_commands(typer.main.get_command(app)))
 
 
+@cache
 def _schema_in_help(command: tuple[str, ...]) -> tuple[str, str]:
     text = " ".join(CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"}).stdout.split())
     found = re.search(r"JSON of the schema onnx-vulkan/([a-z-]+)/(\d+)", text)

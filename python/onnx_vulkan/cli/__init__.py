@@ -24,7 +24,15 @@ from onnx_vulkan.errors import InvalidInput, OnnxVulkanError, RefusedError
 __all__ = ["app", "main"]
 
 app = typer.Typer(
-    help="Run ONNX models on any Vulkan GPU.", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False
+    help="Run ONNX models on any Vulkan GPU.",
+    epilog="A model's way: inspect MODEL; prepare MODEL --output runs/NAME; run runs/NAME; optimize runs/NAME --output "
+    "runs/NAME-tuned. Where a machine has trouble: doctor.\n\n"
+    "stdout: JSON when it is no terminal, else tables. stderr: the verdict in one line.\n\n"
+    "Exit status: 0 good; 1 failed, beyond tolerance, or a mistake in the command line; 2 the model cannot run on Vulkan. "
+    "COMMAND --help ends with what the command reads and writes.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
 )
 app.add_typer(inspect_app, name="inspect")
 app.add_typer(tactics_app, name="tactics")
