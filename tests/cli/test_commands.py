@@ -257,6 +257,7 @@ def test_doctor_and_devices_here() -> None:
     code, data, err = call("doctor")
     assert (code == 0) == data["usable"] == all(c["good"] for c in data["checks"] if c["needed"])
     assert "onnx-vulkan: this machine can" in err
+    assert data["version"] and len(data["sources"]) == len(data["shaders"]) == 16
     names = {c["name"] for c in data["checks"]}
     assert {"native shim", "Vulkan driver", "GLSL compiler", "ONNX Runtime", "plug-in", "shader cache"} <= names
     assert all(c["remedy"] for c in data["checks"] if not c["good"])

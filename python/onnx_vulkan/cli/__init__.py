@@ -312,12 +312,16 @@ def optimize(
 )
 def doctor() -> None:
     """Examine this machine: driver, devices, compiler, ONNX Runtime, caches; and say what to do where something is missing."""
+    from onnx_vulkan import provenance
     from onnx_vulkan.cli import examination
 
     checks = examination.examine()
     usable = all(c.good for c in checks if c.needed)
     data = {
         "usable": usable,
+        "version": provenance.version(),
+        "sources": provenance.source_digest(),
+        "shaders": provenance.shader_digest(),
         "checks": [
             {"name": c.name, "good": c.good, "needed": c.needed, "detail": c.detail, "remedy": "" if c.good else c.remedy}
             for c in checks
