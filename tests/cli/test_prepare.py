@@ -177,6 +177,8 @@ def test_a_quality_of_ones_own(net: Path) -> None:
     with pytest.raises(OnnxVulkanError, match=r"not good enough, so no bundle was written: adapter is 0\.25 on 3 samples"):
         call(*arguments, config)
     assert (net.parent / "b/manifest.json").read_bytes() == before, "the old bundle is as it was"
+    config = _config(net, **{**GOOD, "mode": "static", "quality": "adapter", "least": 0.2})
+    assert "adapter 0.25 on 3 samples that it was calibrated on, which flatters it" in call(*arguments, config)[2]
     with pytest.raises(InvalidInput, match="give --adapter with a function"):
         call("prepare", net, "--dim", "n=4", "-o", net.parent / "c", "--quantize", config)
 

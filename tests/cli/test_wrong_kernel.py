@@ -79,6 +79,20 @@ def test_a_shadow_run_ends_at_a_wrong_kernel(layers: Path, wrong_tanh: None, doo
         call(*arguments, "--shadow")
 
 
+def test_a_shadow_run_is_not_swallowed_by_onnx_runtime(layers: Path, wrong_tanh: None) -> None:
+    """The wrapper of ONNX Runtime would run a failed session again on the CPU; this failure is none of those."""
+    import onnxruntime
+    import onnxruntime_ep_vulkan  # noqa: F401
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    providers = [("VulkanEP", {"shadow": "on"}), "CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(layers, options, providers=providers)
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"the kernel of .*'tanh2' is wrong"):
+            session.run(None, {"x": np.ones((3, 16), np.float32)})
+
+
 def test_a_reference_that_is_another(layers: Path, tmp_path: Path) -> None:
     from dataclasses import replace
 

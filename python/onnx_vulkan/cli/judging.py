@@ -169,6 +169,9 @@ def quality_text(bundle: Bundle) -> str:
     assert bundle.quality is not None and bundle.conversion is not None
     samples = bundle.quality["samples"]
     on = f"{samples} sample{'s' * (samples != 1)}" if samples else "the bundle's inputs"
+    configuration = bundle.conversion.get("configuration", {})
+    if configuration.get("mode") == "static" and not configuration["calibration"]:
+        on += " that it was calibrated on, which flatters it"
     if not samples and bundle.generated:
         on += " (generated, which says little of its quality)"
     figure = f"{bundle.quality['metric']} {bundle.quality['value']:.6g}"
