@@ -67,3 +67,5 @@ def test_the_check_of_deliveries_finds_what_is_wrong() -> None:
     for wrong in ({**device, "news": 1}, {"usable": True}, {**device, "checks": [{"name": "x"}]}):
         with pytest.raises(jsonschema.ValidationError):
             report.deliver("doctor/1", wrong, lambda: None)
+    with pytest.raises(ValueError, match="NaN is no JSON"):
+        report.deliver("doctor/1", {**device, "usable": float("nan")}, lambda: None)

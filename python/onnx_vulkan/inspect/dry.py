@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx_vulkan.codegen.kernel import Step
-from onnx_vulkan.dtypes import SMALL
 from onnx_vulkan.engine.limits import TYPICAL, DeviceLimits
-from onnx_vulkan.engine.structure import Structure, build_structure, name_dims
+from onnx_vulkan.engine.structure import Structure
 from onnx_vulkan.graph import Array, Graph
-from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT
 from onnx_vulkan.plan.build import PlanDraft, PlanRequest, draft_plan
 from onnx_vulkan.program.ir import Value
+from onnx_vulkan.tune.workloads import structure_at
 
 __all__ = ["DryPlan", "dry_plan"]
 
@@ -51,9 +50,7 @@ def dry_plan(
     a tensor has more elements than kernels can index.
     """
     full = {name: feeds[name] if name in feeds else graph.defaults[name] for name in graph.inputs}
-    symbolic, numbers = name_dims(graph, {name: a.shape for name, a in full.items()})
-    host = {n: a for n, a in full.items() if a.size <= HOST_INPUT_LIMIT and graph.types[n].dtype not in SMALL}
-    structure = build_structure(graph, symbolic, numbers, host, {}, limits)
+    structure, numbers = structure_at(graph, full, limits)
     request = PlanRequest(
         steps=structure.steps,
         aliases=structure.aliases,
