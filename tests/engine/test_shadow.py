@@ -18,7 +18,7 @@ def _session(nodes: list, inputs: dict, outputs: dict, constants: dict | None = 
     weights = [numpy_helper.from_array(np.asarray(a), n) for n, a in (constants or {}).items()]
     graph = helper.make_graph(nodes, "g", *edges, weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    return onnx_vulkan.Session.load(model.SerializeToString(), options={"shadow": "on"})
+    return onnx_vulkan.Session.load(model.SerializeToString(), options={"shadow": "on", "compile_ahead": "on"})
 
 
 def test_edges_of_a_model() -> None:
@@ -41,6 +41,8 @@ def test_edges_of_a_model() -> None:
         got = session.run({"x": x})
         np.testing.assert_array_equal(got["row"], x.reshape(-1))
         assert got["sum"] == x.sum() and got["fixed"] == F(2.5)
+    assert session.stats()["plans_made"] == 2, "a plan that was made ahead would not have been checked"
+    session.close()
     labels = [c.label for c in session.block.checked]
     assert labels and len(labels) % 2 == 0, "two plans"
     assert all(c.ratio <= 1 for c in session.block.checked)
@@ -77,6 +79,7 @@ def test_a_sum_that_is_rounded_to_the_other_side(monkeypatch: pytest.MonkeyPatch
         else:
             with pytest.raises(ShadowMismatch, match=r"'tanh'.* is wrong: element"):
                 session.run({"x": x})
+        session.close()
     monkeypatch.undo()
     for f in vars(functions).values():
         if hasattr(f, "cache_clear"):

@@ -107,7 +107,8 @@ class Block:
         self.lease = device.lease_pipelines()
         self.promotion = Promotion(self.options)
         choice = self.options.compile_ahead
-        self.compile_ahead = choice == "on" or (choice == "auto" and device.info.kind != "cpu")
+        wanted = choice == "on" or (choice == "auto" and device.info.kind != "cpu")
+        self.compile_ahead = wanted and not self.options.shadow  # no plan shall run that was not checked
         self.planned: Planned | None = None  # the plan that was made last
         self.checked: list[Checked] = []  # the kernels that a shadow run has found right
         self._made: dict[object, PlanRequest] = {}  # by structure and numbers, the one made last at the end
