@@ -5,6 +5,9 @@ or bfloats in the end: nothing on the way takes a difference, rounds, compares (
 make such values get the attr ``coarse``; a kernel then computes exponentials, quotients, ``erf`` and ``tanh`` with fewer
 operations. Their error is below 2^-15 of the result (of ``erf`` and ``tanh`` also below 2^-21), where the unit of float16 is
 2^-11 and that of bfloat16 2^-8.
+
+Quotients of half floats themselves may be whole numbers, which must stay whole where the next function rounds. They are coarse
+where only functions read them whose results are none (GELU's ``erf``).
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ _KEEPS = frozenset({"neg", "abs", "mul", "div", "sqrt", "rsqrt", "reciprocal", "
 """Functions whose result is no further off, relatively, than an operand."""
 _BOUNDED = frozenset({"erf", "tanh"})
 """Functions whose coarse forms are right to an absolute error like that of a float32 sum with 1."""
+_NEVER_WHOLE = frozenset({"erf", "exp", "tanh"})
+"""Functions whose results are no whole numbers but at their ends and at 0."""
 _POSITIVE = frozenset({"exp", "abs", "sqrt", "rsqrt"})
 _KEEPS_SIGN = frozenset({"add", "mul", "div", "min", "erf", "tanh", "log1p", "reciprocal"})
 
@@ -99,6 +104,13 @@ class _Marker:
         bounded = made is not None and made.op == "map" and made.attrs["fn"] in _BOUNDED
         return bounded and len(numbers) == 1 and numbers[0] is not None and abs(numbers[0]) >= 1
 
+    def half_quotient(self, instr: Instr) -> bool:
+        """Whether *instr* makes a quotient of half floats that may be coarse."""
+        (out, *_) = instr.outputs
+        users = self.users.get(out, ())
+        half = instr.op == "map" and instr.attrs["fn"] == "div" and out.dtype in _HALF
+        return half and out not in self.outputs and all(u.op == "map" and u.attrs["fn"] in _NEVER_WHOLE for u in users)
+
     def marked(self) -> Program:
         self.find_positive()
         instrs: list[Instr] = []
@@ -109,6 +121,8 @@ class _Marker:
                 self.coarse.add(out)
                 if instr.op == "map" and instr.attrs["fn"] in _FUNCTIONS:
                     instr = replace(instr, attrs={**instr.attrs, "coarse": True})
+            elif self.half_quotient(instr):
+                instr = replace(instr, attrs={**instr.attrs, "coarse": True})
             instrs.append(instr)
         return replace(self.program, instrs=instrs[::-1])
 
