@@ -70,7 +70,9 @@ def make_inputs(
         for e in _type(graph, name).shape or ():
             missing.update(dict.fromkeys(n for n in sorted(symbols_of(e)) if n not in numbers))
     if missing:
-        example = " ".join(f"--dim {n}={1 if i == 0 else 8}" for i, n in enumerate(missing))
+        from onnx_vulkan.inspect.decoder import as_options, example_dims, find_decoder
+
+        example = as_options(next(example_dims(graph, find_decoder(graph))))
         raise InvalidInput(f"these dims have no number: {', '.join(missing)}. Give each one, for example: {example}")
     longest = 1
     for name in graph.inputs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from catalog import made_skeleton
 from onnx_vulkan import frontend
+from onnx_vulkan.errors import InvalidInput
 from onnx_vulkan.inputs import make_inputs
 from onnx_vulkan.inspect.decoder import as_options, example_dims, find_decoder
 from onnx_vulkan.inspect.dry import dry_plan
@@ -47,6 +48,9 @@ def test_decoder(name: str, caches: int, relation: str, example: dict[str, int])
     assert (len(decoder.caches), decoder.axis, decoder.relation) == (caches, 2, relation)
     assert next(example_dims(graph, decoder)) == example
     dry_plan(graph, make_inputs(graph, example))  # raises where the relation is not the model's
+    with pytest.raises(InvalidInput) as error:
+        make_inputs(graph, {})
+    assert str(error.value).endswith(as_options(example)), "whoever leaves the dims out is given them"
 
 
 def test_no_decoder() -> None:
