@@ -101,7 +101,7 @@ def test_names_say_what_integers_mean() -> None:
 
 def test_what_cannot_be_made() -> None:
     graph = _graph(x=_of(DType.F32, "n", "m"), s=TensorType(None, (2,), "tensor(string)"))
-    with pytest.raises(InvalidInput, match=r"no number: m\. Give each one, for example: --dim m=1"):
+    with pytest.raises(InvalidInput, match=r"no number: m\. Give each one, for example: --dim n=1 --dim m=16"):
         make_inputs(graph, {"n": 1})
     with pytest.raises(InvalidInput, match=r"tensor\(string\): give it with --input s="):
         make_inputs(graph, {"n": 1, "m": 1})
