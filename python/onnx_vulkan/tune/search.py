@@ -90,7 +90,7 @@ class Search:
             if "tactic" in e:
                 tactic = Tactic.from_json(e["tactic"])
                 self.winners[tactic.workload.digest] = tactic
-        self.together = 9
+        self.together = 17
 
     def run(self, targets: Sequence[Target]) -> None:
         """Tune *targets*, those with the largest share first."""

@@ -186,7 +186,7 @@ class Workshop:
         """How many plans can be timed in turns without taking much of the device's memory."""
         draft = draft_plan(self._request({}))
         budget, used = self.device.heap()
-        return max(1, min(9, int(ROOM * max(budget - used, 0)) // max(sum(draft.segment_sizes), 1)))
+        return max(1, min(17, int(ROOM * max(budget - used, 0)) // max(sum(draft.segment_sizes), 1)))
 
     # ------------------------------------------------------------------------------------------------ checks
     def check(self, digest: str, choice: str, seed: int = 0) -> str | None:
