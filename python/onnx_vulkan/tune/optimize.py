@@ -16,6 +16,7 @@ from onnx_vulkan.errors import InvalidInput
 from onnx_vulkan.tune.children import WORKER, Child, Failed
 from onnx_vulkan.tune.journal import Journal
 from onnx_vulkan.tune.pairs import MOST_PAIRS, Pairs, measure_pairs
+from onnx_vulkan.tune.samplers import check_sampler
 from onnx_vulkan.tune.search import Budget, Search, Target, Watcher
 from onnx_vulkan.tune.tactics import Place, Tactic, add_tactics, default_file, write_tactics
 
@@ -65,6 +66,7 @@ def optimize(job: Job, watcher: Watcher | None = None) -> dict[str, Any]:
     this.
     """
     watcher = watcher or Watcher()
+    check_sampler(job.sampler)
     bundle = read_bundle(job.bundle)
     if job.output.resolve() == job.bundle.resolve():
         raise InvalidInput("--output is the bundle itself: give another folder.")

@@ -101,5 +101,5 @@ def measure_pairs(
         pairs.stopped = pairs.verdict
         if pairs.stopped:
             return pairs
-    pairs.stopped = f"{most} pairs were measured"
+    pairs.stopped = f"{most} pairs were measured, and the gain is not beyond their noise"
     return pairs

@@ -6,6 +6,7 @@ each number an axis.
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import re
 import warnings
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 
 from onnx_vulkan.errors import InvalidInput
 
-__all__ = ["SAMPLERS", "Sampler", "sampler_for"]
+__all__ = ["SAMPLERS", "Sampler", "check_sampler", "sampler_for"]
 
 SAMPLERS = ("tpe", "random", "exhaustive")
 
@@ -117,17 +118,21 @@ def _parts(name: str) -> tuple[str, tuple[int, ...]]:
     return re.sub(r"\d+", "#", name), tuple(map(int, re.findall(r"\d+", name)))
 
 
+def check_sampler(kind: str) -> None:
+    """Raises InvalidInput for an unknown kind, or where optuna is missing."""
+    if kind not in SAMPLERS:
+        raise InvalidInput(f"there is no sampler {kind!r}: use {', '.join(SAMPLERS[:-1])} or {SAMPLERS[-1]}.")
+    if kind == "tpe" and importlib.util.find_spec("optuna") is None:
+        raise InvalidInput(
+            "the sampler tpe needs optuna: pip install 'onnx-vulkan[tune]', or use --sampler random or exhaustive."
+        )
+
+
 def sampler_for(kind: str, names: Sequence[str], seed: int = 0) -> Sampler:
-    """The sampler of a kind over *names*. Raises InvalidInput for an unknown kind, or where optuna is missing."""
+    """The sampler of a kind over *names*. Raises InvalidInput as :func:`check_sampler`."""
+    check_sampler(kind)
     if kind == "exhaustive":
         return _Listed(names)
     if kind == "random":
         return _Listed(random.Random(seed).sample(list(names), len(names)))
-    if kind != "tpe":
-        raise InvalidInput(f"there is no sampler {kind!r}: use {', '.join(SAMPLERS[:-1])} or {SAMPLERS[-1]}.")
-    try:
-        return _Tpe(names, seed)
-    except ImportError:
-        raise InvalidInput(
-            "the sampler tpe needs optuna: pip install 'onnx-vulkan[tune]', or use --sampler random or exhaustive."
-        ) from None
+    return _Tpe(names, seed)
