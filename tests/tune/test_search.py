@@ -73,6 +73,12 @@ def test_the_rule_stays_where_nothing_is_faster(tmp_path: Path) -> None:
     assert {(t.choice, t.choice_us == t.default_us) for t in found.winners.values()} == {(NAMES[0], True)}
 
 
+def test_a_wrong_rule_is_told(tmp_path: Path) -> None:
+    """Where the rule's own choice is wrong, the workload has no winner, and nothing else of it is tried."""
+    found = search(Table(n0=0.0), tmp_path / "j")
+    assert [(t.choice, t.state) for t in found.trials] == [(NAMES[0], "wrong")] * 2 and not found.winners
+
+
 def test_budget_goes_by_share(tmp_path: Path) -> None:
     found = search(Table(), tmp_path / "j", "random", trials=12)
     counts = [sum(t.digest == f"{n:032x}" for t in found.trials) for n in (1, 2)]
@@ -91,7 +97,8 @@ def test_a_search_goes_on_from_its_journal(tmp_path: Path, kind: str) -> None:
         child = Table(n3=50.0)
         again = search(child, path, kind, resume=True)
         assert len(again.trials) == len(whole.trials) == len({(t.digest, t.choice) for t in again.trials})
-        assert again.winners.keys() == whole.winners.keys() and len(child.asked) == len(whole.trials) - len(known)
+        assert again.winners.keys() == whole.winners.keys()
+        assert len([name for name in child.asked if name != NAMES[0]]) == len(whole.trials) - len(known)
         _, entries = read_journal(path)
         assert sum("trial" in e for e in entries) == len(whole.trials)
 

@@ -118,6 +118,13 @@ class Search:
         for t in known:
             sampler.tell(t.choice, t.ratio)
         done = len(known)
+        if any(t.choice == target.default for t in known):
+            return
+        if not known:
+            found = self.guarded(digest, target.default, lambda: self.wrong(digest, target.default))
+            if isinstance(found, Trial):  # the rule's own choice: nothing of this workload can be trusted here
+                self.note(target, found, sampler)
+                return
         while done < most and time.monotonic() < until:
             asked = sampler.ask(min(max(self.together - 1, 1), most - done))
             if not asked:
@@ -129,23 +136,23 @@ class Search:
     def try_all(self, target: Target, names: Sequence[str], sampler: Sampler) -> None:
         """Check variants one by one, and time those that are right together."""
         digest, right = target.workload.digest, []
-
-        def note(trial: Trial) -> None:
-            self.trials.append(trial)
-            self.journal.add({"trial": dataclasses.asdict(trial)})
-            sampler.tell(trial.choice, trial.ratio)
-            self.watcher.tried(target, trial)
-
         with contextlib.suppress(Failed, Refused):  # which of them it is the checks will tell
             self.child.ask(self.budget.request_seconds, "compile", digest=digest, choices=list(names))
         for name in names:
             found = self.guarded(digest, name, lambda name=name: self.wrong(digest, name))  # type: ignore[misc]
             if isinstance(found, Trial):
-                note(found)
+                self.note(target, found, sampler)
             else:
                 right.append(name)
         for trial in self.timed(digest, right):
-            note(trial)
+            self.note(target, trial, sampler)
+
+    def note(self, target: Target, trial: Trial, sampler: Sampler) -> None:
+        """Keep a trial, on the disk too."""
+        self.trials.append(trial)
+        sampler.tell(trial.choice, trial.ratio)
+        self.journal.add({"trial": dataclasses.asdict(trial)})
+        self.watcher.tried(target, trial)
 
     def wrong(self, digest: str, name: str) -> Trial | None:
         """The trial of a variant that does not pass the check."""
