@@ -95,7 +95,7 @@ def _request(model: Path, dims: list[str] | None, inputs: list[str] | None, **re
     epilog=contract(
         "run/1",
         reads="the model or bundle, the files of --input",
-        writes="the file of --report-json, and the shader cache",
+        writes="the files of --trace, --html and --report-json, and the shader cache",
         good="every output is within the tolerance",
         failed="an output is beyond it, nothing ran on the device, or a run failed",
         cannot_run="the model cannot run on Vulkan, or not from end to end where that was asked for",
