@@ -1,4 +1,4 @@
-// The specialization constants of gemm_skinny_matrix.glsl, which the operand readers between the two files see.
+// The specialization constants of gemm_skinny_matrix.glsl and gemm_blocks_matrix.glsl, which the operand readers between the two files see.
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 1) const int SUBGROUPS = 16;  // of a workgroup
@@ -9,6 +9,7 @@ layout(constant_id = 5) const int SPLITS = 1;
 layout(constant_id = 6) const int W_MODE = 0;  // bit 0: quads along the columns instead of K; bit 1: quads are aligned vectors; bit 2: chunks are,
 layout(constant_id = 7) const int F_MODE = 0;  // or with bit 3 lie in one piece
 layout(constant_id = 8) const int PREFETCH = 4;    // steps on their way
+layout(constant_id = 9) const int FEW = 16;        // rows of F that are read, a power of two; the rest of its units may be anything
 
 const bool W_ALONG_K = (W_MODE & 1) == 0;
 const bool W_VECTOR = (W_MODE & 2) != 0;

@@ -15,7 +15,7 @@ from onnx_vulkan.codegen.view import View
 from onnx_vulkan.dims import Extent, product
 from onnx_vulkan.kernels import Group, family
 from onnx_vulkan.kernels.gemv import Skinny, Spread, UnitSpread, is_skinny
-from onnx_vulkan.kernels.matrix_units import UNITS
+from onnx_vulkan.kernels.matrix_units import UNITS, Unit
 from onnx_vulkan.kernels.operand import Computed, Matrix, Operand
 from onnx_vulkan.kernels.product import Destination, Sizes, TiledStep, refusal
 from onnx_vulkan.kernels.row_scales import RowScales
@@ -61,10 +61,14 @@ void begin(int z) {{
         """Which skinny kernel suits the product, if any."""
         return "few rows" if at(self.sizes.m) <= at(self.sizes.n) else "few columns"
 
+    def stream_unit(self, at: At, limits: Limits) -> Unit | None:
+        """The matrix units that a skinny kernel may use."""
+        return self.unit(at, limits)
+
     def rule(self, at: At, limits: Limits) -> Any:
         """In tiles, or by a skinny kernel: with few rows most of a tile would multiply rows that are not there, and the product
         is bound by reading the wide operand anyway."""
-        skinny, unit = self.skinny[self.kind(at)], self.unit(at, limits)
+        skinny, unit = self.skinny[self.kind(at)], self.stream_unit(at, limits)
         on_units = skinny.unit_rule(at, limits, unit) if unit else None
         if on_units:
             return on_units
@@ -74,7 +78,7 @@ void begin(int z) {{
 
     def space(self, at: At, limits: Limits) -> list[Any]:
         """The legal variants."""
-        skinny, unit = self.skinny[self.kind(at)], self.unit(at, limits)
+        skinny, unit = self.skinny[self.kind(at)], self.stream_unit(at, limits)
         found: list[Any] = list(skinny.unit_space(at, limits, unit)) if unit else []
         if is_skinny(at(self.sizes.m), at(self.sizes.n), limits):
             found += skinny.space(at, limits, self.item)
@@ -82,7 +86,7 @@ void begin(int z) {{
 
     def launches_of(self, choice: Any, at: At, limits: Limits) -> list[Launch]:
         """The launches of a variant."""
-        kind, unit = self.kind(at), self.unit(at, limits)
+        kind, unit = self.kind(at), self.stream_unit(at, limits)
         if isinstance(choice, UnitSpread):
             assert unit is not None
             kernel = self.kernel(f"{kind} on {unit.name}", split=choice.splits > 1)

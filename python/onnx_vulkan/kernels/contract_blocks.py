@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnx_vulkan.codegen.kernel import At
+from onnx_vulkan.codegen.kernel import At, Limits, is_multiple
 from onnx_vulkan.codegen.params import Params
 from onnx_vulkan.codegen.types import unpack
 from onnx_vulkan.dims import Extent
 from onnx_vulkan.dtypes import FLOATS, DType
 from onnx_vulkan.kernels import Group, family
 from onnx_vulkan.kernels.contract import ContractStep
-from onnx_vulkan.kernels.matrix_units import Unit
+from onnx_vulkan.kernels.matrix_units import HALVES, Unit
 from onnx_vulkan.kernels.operand import Matrix, no_octets
 from onnx_vulkan.kernels.product import Destination, Sizes
 from onnx_vulkan.program.ir import Instr, Value
@@ -69,8 +69,10 @@ class PackedMatrix:
         return most if self.block else math.gcd(most, self.depth) if isinstance(self.depth, int) else 32 // self.bits
 
     def mode(self, at: At, unit: Unit | None = None) -> int:
-        """Quads run along K."""
-        return 0
+        """Quads run along K. Matrix units take runs of 32 elements of 4 bits with whole zero points."""
+        whole = self.zero_points is None or self.zero_points.dtype is DType.U8
+        fits = self.bits == 4 and self.grain == 32 and self.table is None and whole and is_multiple(at, self.depth, 32)
+        return 4 if unit is not None and fits else 0
 
     def octets(self, at: At) -> bool:
         return False
@@ -102,15 +104,32 @@ class PackedMatrix:
         return f"const T W_TABLE[16] = T[16]({', '.join(repr(float(np.float32(v))) for v in self.table)});\n"
 
     def runs(self, params: Params) -> str:
-        bits, grain = self.bits, self.grain
-        words = grain * bits // 32
-        vector = f"uvec{words}" if words > 1 else "uint"
-        blocks, shift = params.word(self.blocks), params.word(self.shift)
+        bits, words = self.bits, self.grain * self.bits // 32
         part = f"w.bits[j * {4 * bits} >> 5]" if words > 1 else "w.bits"
         advanced = {1: "w.bits", 2: "w.bits.yx", 4: "w.bits.yzwx"}[words]
-        return f"""#define W_RUN {grain // 4}
+        return f"""#define W_RUN {self.grain // 4}
 #define W_WORD {8 // bits}
-layout(buffer_reference, scalar, buffer_reference_align = {4 * words}) readonly restrict buffer w_Runs {{
+{self._blocks(params)}T4 w_values(W_BLOCK w, int j) {{
+    uint word = {part} >> (j * {4 * bits} & 31);
+    T zero = w.zero;
+    return {self._values()};
+}}
+void w_advance(inout W_BLOCK w) {{ w.bits = {advanced}; }}
+"""
+
+    @property
+    def unit_template(self) -> str:
+        return "gemm_blocks_matrix"
+
+    def unit_functions(self, params: Params, name: str) -> str:
+        return self._begin(params, name) + self._blocks(params)
+
+    def _blocks(self, params: Params) -> str:
+        """The GLSL of ``W_BLOCK`` and ``w_block``, a load of the ``grain`` elements of a row from k on."""
+        grain, words = self.grain, self.grain * self.bits // 32
+        vector = f"uvec{words}" if words > 1 else "uint"
+        blocks, shift = params.word(self.blocks), params.word(self.shift)
+        return f"""layout(buffer_reference, scalar, buffer_reference_align = {4 * words}) readonly restrict buffer w_Runs {{
     {vector} v[];
 }};
 struct W_BLOCK {{
@@ -128,12 +147,6 @@ W_BLOCK w_block(int row, int k, int k_end) {{
     w.scale = k < k_end ? {self._scale(params, blocks)} : T(0);
     return w;
 }}
-T4 w_values(W_BLOCK w, int j) {{
-    uint word = {part} >> (j * {4 * bits} & 31);
-    T zero = w.zero;
-    return {self._values()};
-}}
-void w_advance(inout W_BLOCK w) {{ w.bits = {advanced}; }}
 """
 
     def _scale(self, params: Params, blocks: str) -> str:
@@ -148,11 +161,7 @@ void w_advance(inout W_BLOCK w) {{ w.bits = {advanced}; }}
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly restrict buffer {name}_Words {{
     uint v[];
 }};
-int {name}_first;
-void {name}_begin(int z) {{
-    {name}_first = {self._first(params)};
-}}
-T4 {name}_quad(int row, int k, int k_end) {{
+{self._begin(params, name)}T4 {name}_quad(int row, int k, int k_end) {{
     row = {name}_first + min(row, {params.word(self.rows)} - 1);
     int at = min(k, {params.word(self.length)} - 4);
     int block = at >> {shift};
@@ -162,6 +171,10 @@ T4 {name}_quad(int row, int k, int k_end) {{
     return mix(T4(0), q, lessThan(ivec4(k, k + 1, k + 2, k + 3), ivec4(k_end)));
 }}
 """
+
+    def _begin(self, params: Params, name: str) -> str:
+        """``int {name}_first``, the first row of product z, which ``{name}_begin(int z)`` sets."""
+        return f"int {name}_first;\nvoid {name}_begin(int z) {{ {name}_first = {self._first(params)}; }}\n"
 
     def _first(self, params: Params) -> str:
         """The first row of product ``z``. An index is the maker's to keep inside; here it stays inside whatever it is."""
@@ -204,8 +217,18 @@ def refusal(instr: Instr) -> str | None:
     return None
 
 
+class ContractBlocksStep(ContractStep):
+    """A product with packed weights. On matrix units it runs where the device's are such that what is unpacked in registers can
+    stay there (``coop_rows``)."""
+
+    def stream_unit(self, at: At, limits: Limits) -> Unit | None:
+        x, _, scales, *_ = self.group.anchor.inputs
+        fits = x.dtype is scales.dtype is DType.F16 and self.kind(at) == "few rows"
+        return HALVES if fits and limits.features >= {HALVES.feature, "coop_rows"} else None
+
+
 @family("contract_blocks", refusal, views=frozenset({0}), epilogue=True)
-def contract_blocks_step(group: Group) -> ContractStep:
+def contract_blocks_step(group: Group) -> ContractBlocksStep:
     """The step of a product ``[M, K] x [N, K]`` with packed weights, or a batch of them."""
     x, packed, scales, *rest = group.anchor.inputs
     a, out, attrs = group.view(0), group.anchor.out, group.anchor.attrs
@@ -220,4 +243,4 @@ def contract_blocks_step(group: Group) -> ContractStep:
     left = Matrix(a.leaf, a.offset, batch, rows, a.strides[-2], depth, a.strides[-1])
     sizes = Sizes(x.shape[0] if batched else 1, rows, columns, depth)
     axes = [("m", (out.rank - 2,)), ("n", (out.rank - 1,))]
-    return ContractStep(group, sizes, left, weights, Destination([("z", (0,)), *axes] if batched else axes))
+    return ContractBlocksStep(group, sizes, left, weights, Destination([("z", (0,)), *axes] if batched else axes))

@@ -43,9 +43,13 @@ class Spread:
 
 UNIT_ROWS = 64
 """At most this many rows on matrix units: four units of sums for each unit of columns."""
+AHEAD = 4
+"""The steps of a subgroup that are on their way on matrix units; two where a step takes more registers."""
 PAYS = range(5, 33)
 """The numbers of rows at which they pay, from measurements on an H200 with K and N of 4096: fewer rows are streamed as fast
 without, and more are as fast in tiles."""
+PAYS_PACKED = range(3, 33)
+"""The same for packed weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +89,19 @@ class Skinny:
     def kernel(self, scratch: Value | None, unit: Unit | None = None) -> Kernel:
         """The kernel that runs the epilogue, or writes partial sums into *scratch*; on matrix units where a *unit* is given."""
         params, few, wide, acc = Params(), self.few, self.wide, self.group.anchor.attrs["acc"]
-        readers = [m.functions(params, name) for m, name in ((few, "f"), (wide, "w"))]
         if unit is None:
-            readers += [few.octet_function(params, "f"), wide.octet_function(params, "w"), wide.runs(params)]
-        template = "gemm_skinny_matrix" if unit else "gemm_skinny"
+            readers = [m.functions(params, name) + m.octet_function(params, name) for m, name in ((few, "f"), (wide, "w"))]
+            readers.append(wide.runs(params))
+        else:
+            readers = [few.functions(params, "f"), wide.unit_functions(params, "w")]
+        template = wide.unit_template if unit else "gemm_skinny"
         arguments = "int z, int m, int n" if self.few_rows else "int z, int n, int m"
         text, reads = store(self.group, params, self.to, scratch, arguments)
         body = f"""{unit.definitions(acc) if unit else accumulator(params, acc)}#define SIZE_Z {params.word(self.sizes.z)}
 #define SIZE_R {params.word(few.rows)}
 #define SIZE_W {params.word(wide.rows)}
 #define SIZE_K {params.word(self.sizes.k)}
-#include "{template}_variant.glsl"
+#include "{"gemm_skinny_matrix" if unit else template}_variant.glsl"
 {"".join(readers)}
 void begin(int z) {{
     f_begin(z);
@@ -113,17 +119,18 @@ void begin(int z) {{
     def unit_rule(self, at: At, limits: Limits, unit: Unit) -> UnitSpread | None:
         """What sizes and limits alone say of matrix units, None where others do better."""
         columns, depth, batch = at(self.wide.rows), at(self.sizes.k), at(self.sizes.z)
-        shapes = self._unit_shapes(at, limits, unit) if at(self.few.rows) in PAYS else []
+        pays = PAYS if self.wide.grain == 4 else PAYS_PACKED
+        shapes = self._unit_shapes(at, limits, unit) if at(self.few.rows) in pays else []
         # narrower tiles of columns where there would be fewer workgroups than cores
         width = 32 if batch * -(-columns // 32) >= CORES * 3 // 4 else 16
-        subgroups = max((s for s, w in shapes if w == width and depth >= s * unit.depth), default=0)
+        subgroups = max((s for s, w in shapes if w == width and depth >= s * self._step(unit)), default=0)
         if not subgroups:
             return None
         groups, splits = batch * -(-columns // width), 1
         while (
             splits < MAX_SPLITS
             and groups * splits < CORES // 2
-            and depth >= 8 * unit.depth * subgroups * splits
+            and depth >= 8 * self._step(unit) * subgroups * splits
             and 2 * splits * batch * at(self.few.rows) * columns <= SCRATCH_ELEMENTS
         ):
             splits *= 2
@@ -135,7 +142,7 @@ void begin(int z) {{
         return [
             UnitSpread(subgroups, columns, splits)
             for subgroups, columns in self._unit_shapes(at, limits, unit)
-            for splits in legal_splits(2 * subgroups * unit.depth, sizes)
+            for splits in legal_splits(2 * subgroups * self._step(unit), sizes)
         ]
 
     def _unit_shapes(self, at: At, limits: Limits, unit: Unit) -> list[tuple[int, int]]:
@@ -144,9 +151,16 @@ void begin(int z) {{
         if unit.parts > 1 or not mode & 4 or rows > UNIT_ROWS or not at(self.sizes.k):
             return []
         row_units = power_of_two(-(-rows // 16))
+        packed = self.wide.grain > 4
+        if packed and (few_mode & 5 != 4 or limits.subgroup_size != 32):
+            return []
 
         def chunks(width: int, along_own: int) -> int:
             return unit.depth * (width // unit.chunk + 1) if along_own else width * (unit.depth // unit.chunk + 1)
+
+        def memory(columns: int) -> int:
+            step = chunks(16 * row_units, few_mode & 1) + chunks(columns, mode & 1)
+            return 16 * max(16 * row_units * (self._step(unit) // 8 + 1) if packed else step, 4 * columns)
 
         return [
             (subgroups, columns)
@@ -154,18 +168,21 @@ void begin(int z) {{
             if columns * row_units <= 128
             for subgroups in (1, 2, 4, 8, 16)
             if subgroups * limits.subgroup_size <= min(limits.max_workgroup_invocations, 512)
-            and 16 * subgroups * max(chunks(16 * row_units, few_mode & 1) + chunks(columns, mode & 1), 4 * columns)
-            <= limits.max_shared_memory
+            and subgroups * memory(columns) <= limits.max_shared_memory
         ]
+
+    def _step(self, unit: Unit) -> int:
+        """The elements along K that a subgroup takes at a time on matrix units."""
+        return unit.depth if self.wide.grain == 4 else 4 * self.wide.grain
 
     def unit_launch(self, kernel: Kernel, spread: UnitSpread, at: At, limits: Limits, unit: Unit) -> Launch:
         """The launch of a variant on matrix units."""
-        row_units = power_of_two(-(-at(self.few.rows) // 16))
-        size = limits.subgroup_size
-        ahead = 4 if row_units == 1 else 2
+        rows, size = power_of_two(at(self.few.rows)), limits.subgroup_size
+        row_units = max(rows // 16, 1)
+        ahead = AHEAD if row_units == 1 and self.wide.grain == 4 else min(AHEAD, 2)
         modes = self.wide.mode(at, unit), self.few.mode(at, unit)
         threads = spread.subgroups * size
-        spec = (threads, spread.subgroups, size, row_units, spread.columns // 16, spread.splits, *modes, ahead)
+        spec = (threads, spread.subgroups, size, row_units, spread.columns // 16, spread.splits, *modes, ahead, rows)
         return Launch(kernel, Variant(spec, grid_of(ceil_div(self.wide.rows, spread.columns) * self.sizes.z * spread.splits)))
 
     def rule(self, at: At, limits: Limits, item: int) -> Spread:
@@ -196,6 +213,12 @@ void begin(int z) {{
         mode = wide.mode(at) | wide.octets(at) << 2
         shape = _shape(power_of_two(rows), mode, wide.grain, item, depth, limits)
         threads, lanes = shape.threads, shape.lanes
+        if wide.grain > 4 and rows == 1:
+            # wider ones where columns are many, such that as few lanes as can be have no block
+            wider = [
+                n for n in (lanes // 2, lanes // 4, lanes // 8) if n >= 8 and batch * columns >= 4 * CORES * shape.columns(n)
+            ]
+            lanes = min(wider, key=lambda n: (-(-depth // (shape.grain * n)) * n, -n), default=lanes)
         # narrower tiles of columns where there would be fewer workgroups than cores
         while (
             lanes < threads // (4 if mode & 1 else 1)
@@ -255,12 +278,12 @@ def _shape(rows: int, mode: int, run: int, item: int, depth: int, limits: Limits
     At 4 column lanes, 64 bytes a row of W where columns are contiguous, memory is still read in whole sectors. *run* is the
     operand's grain, more than 4 where it is packed.
     """
-    octets, along_k, vector = bool(mode & 4), not mode & 1, bool(mode & 2)
+    octets, along_k, vector, on_gpu = bool(mode & 4), not mode & 1, bool(mode & 2), limits.subgroup_size >= 16
     threads, column_lanes, staged = 256, 4, False
     if item > 4 or (run > 4 and rows >= 8):
         threads = 128
     elif run > 4:
-        pass
+        staged = rows == 1 and on_gpu
     elif not vector:
         threads, column_lanes = 512, 4 if along_k and rows == 1 else 8
     elif rows > 8 and not octets:
@@ -271,7 +294,7 @@ def _shape(rows: int, mode: int, run: int, item: int, depth: int, limits: Limits
     if octets:
         grain, width = (8, 4) if along_k else (4, 8)
     sums = min(rows * width // 4, 4) * 4 * item
-    most = min(limits.max_workgroup_invocations, 512 if limits.subgroup_size >= 16 else 256)
+    most = min(limits.max_workgroup_invocations, 512 if on_gpu else 256)
     # room for sums in shared memory, and at least two blocks of K a lane
     while threads > 128 and (
         threads > most or threads * (sums + item) > limits.max_shared_memory or depth < 2 * grain * threads // column_lanes
@@ -280,5 +303,6 @@ def _shape(rows: int, mode: int, run: int, item: int, depth: int, limits: Limits
     lanes = threads // column_lanes
     while lanes > 8 and depth < grain * lanes:
         lanes //= 2
-    unrolled = 2 if octets and limits.subgroup_size >= 16 else 1
-    return _Shape(threads, lanes, grain, width, unrolled, staged)
+    few = octets and not along_k and 1 < rows <= 4
+    unrolled = 2 if octets and on_gpu and not few else 1
+    return _Shape(threads, lanes, grain, width, unrolled, staged, ahead=on_gpu and (few or (staged and run == 4)))

@@ -16,6 +16,7 @@ from onnx_vulkan.program.ir import Instr
 
 __all__ = [
     "EXTENSIONS",
+    "HALVES",
     "IN_PARTS",
     "PREFETCH",
     "ROUNDED",

@@ -132,6 +132,13 @@ class Operand(Protocol):
     def runs(self, params: Params) -> str:
         """The GLSL of ``W_RUN`` and what ``gemm_skinny.glsl`` wants with it; nothing where the grain is a quad."""
 
+    @property
+    def unit_template(self) -> str:
+        """The skinny kernel on matrix units that takes it as its wide operand."""
+
+    def unit_functions(self, params: Params, name: str) -> str:
+        """The GLSL of ``{name}_begin`` and of what that kernel reads it by."""
+
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
@@ -159,6 +166,13 @@ class Matrix:
 
     def runs(self, params: Params) -> str:
         return ""
+
+    @property
+    def unit_template(self) -> str:
+        return "gemm_skinny_matrix"
+
+    def unit_functions(self, params: Params, name: str) -> str:
+        return self.functions(params, name)
 
     def mode(self, at: At, unit: Unit | None = None) -> int:
         """How quads of it are loaded (the MODE bits of the kernels): along which axis, and whether as one vector.
@@ -315,6 +329,13 @@ class Computed:
 
     def runs(self, params: Params) -> str:
         return ""
+
+    @property
+    def unit_template(self) -> str:
+        return "gemm_skinny_matrix"
+
+    def unit_functions(self, params: Params, name: str) -> str:
+        return self.functions(params, name)
 
     def mode(self, at: At, unit: Unit | None = None) -> int:
         return 0 if self.along_k else 1
