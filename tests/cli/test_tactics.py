@@ -10,6 +10,8 @@ import pytest
 from onnx_vulkan.cli import app, tuning
 from onnx_vulkan.codegen.choices import Workload
 from onnx_vulkan.errors import InvalidInput, ModelError
+from onnx_vulkan.profile.page import document
+from onnx_vulkan.tune.search import Target, Trial
 from onnx_vulkan.tune.tactics import Place, Tactic, read_tactics, write_tactics
 from typer.testing import CliRunner
 
@@ -65,6 +67,27 @@ def test_optimize_stops_with_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tuning, "optimize", stopped)
     result = CliRunner().invoke(app, ["optimize", str(tmp_path), "-o", str(tmp_path / "out")])
     assert result.exit_code == 130 and "--resume" in result.stderr and "out.journal.jsonl" in result.stderr
+
+
+def test_the_picture_of_a_search() -> None:
+    """The best so far starts anew with each workload, and what was rejected has its reason."""
+    targets = [Target(tactic(n).workload, "usual", ("usual", "fast"), ("node",), 1.0) for n in (1, 2)]
+    trials = [
+        (
+            t,
+            Trial(t.workload.digest, f"v{n}", "timed", us=us, default_us=2.0)
+            if us
+            else Trial("", f"v{n}", "wrong", "off <by> far"),
+        )
+        for t in targets
+        for n, us in enumerate((1.8, 0.0, 1.0, 1.6))
+    ]
+    figure = tuning.search_figure(trials)
+    timed, rejected, best = figure["data"]
+    assert len(timed["x"]) == 6 and rejected["x"] == [1, 5] and "off <by> far" in rejected["text"][0]
+    assert best["y"] == [0.9, 0.5, 0.5, None, 0.9, 0.5, 0.5]
+    data = {"rejected": [{"workload": "w", "choice": "v1", "state": "wrong", "reason": "off"}]}
+    assert "rejected as" in document("search", "verdict", [(figure, "1px"), (tuning.rejected_table(data), "1px")])
 
 
 def test_optimize_takes_a_bundle(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ class Progress(Watcher):
     def __init__(self) -> None:
         self.trials: list[tuple[Target, Trial]] = []
         self.rejected = 0
+        self._new = 0
         self._bar: Any = None
         self._last = 0.0
 
@@ -51,11 +52,15 @@ class Progress(Watcher):
             self._task = self._bar.add_task("tuning", total=budget.trials)
             self._bar.start()
 
-    def tried(self, target: Target, trial: Trial) -> None:
+    def known(self, target: Target, trial: Trial) -> None:
         self.trials.append((target, trial))
         self.rejected += trial.state != "timed"
+
+    def tried(self, target: Target, trial: Trial) -> None:
+        self.known(target, trial)
+        self._new += 1
         done, seconds = len(self.trials), time.monotonic() - self.start
-        rate = done / max(seconds, 1e-3)
+        rate = self._new / max(seconds, 1e-3)
         left = min(max(self.budget.trials - done, 0) / rate, max(self.budget.seconds - seconds, 0.0))
         text = f"{target.workload.told}: {rate:.1f} trials/s, {self.rejected} rejected, {left:.0f} s left"
         if self._bar is not None:

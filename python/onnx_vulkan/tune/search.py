@@ -68,6 +68,9 @@ class Watcher:
     def began(self, targets: Sequence[Target], budget: Budget) -> None:
         """The search begins."""
 
+    def known(self, target: Target, trial: Trial) -> None:
+        """A variant was tried in the search that goes on."""
+
     def tried(self, target: Target, trial: Trial) -> None:
         """A variant was tried."""
 
@@ -96,6 +99,10 @@ class Search:
         """Tune *targets*, those with the largest share first."""
         ordered = sorted(targets, key=lambda t: -t.us)
         self.watcher.began(ordered, self.budget)
+        named = {t.workload.digest: t for t in ordered}
+        for trial in self.trials:
+            if trial.digest in named:
+                self.watcher.known(named[trial.digest], trial)
         end = time.monotonic() + self.budget.seconds
         trials = self.budget.trials - len(self.trials)
         for n, target in enumerate(ordered):
