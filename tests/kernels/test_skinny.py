@@ -112,7 +112,7 @@ def test_on_units(
 ) -> None:
     if m > 16 and spread.columns == 64:
         spread = UnitSpread(1, 32, 1)  # within the software driver's loops
-    if spread.splits > 1 and k < 208:
+    if spread.splits > 1 and (k < 208 or dtype.is_int):
         spread = UnitSpread(4, 16, 1)
     on_units(monkeypatch, spread, m, k, n, dtype, turned=turned, columns=columns)
 

@@ -2,6 +2,7 @@
 
 The weights are read packed, and no dequantized copy exists. The tile's loader takes a quad along K out of a 32-bit word; the
 skinny kernel, which is bound by what it has on its way from memory, takes up to 16 bytes of a block at once and scales its sum.
+From a few rows of float16 on, matrix units multiply them: weights become float16 in the units' own registers.
 """
 
 from __future__ import annotations

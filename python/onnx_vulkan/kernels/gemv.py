@@ -1,4 +1,5 @@
-"""Products with few rows or few columns: the other operand is streamed once (``gemm_skinny.glsl``)."""
+"""Products with few rows or few columns: the other operand is streamed once (``gemm_skinny.glsl``; on matrix units
+``gemm_skinny_matrix.glsl`` and, for packed weights, ``gemm_blocks_matrix.glsl``)."""
 
 from __future__ import annotations
 
