@@ -165,7 +165,7 @@ def test_rows(
         (family.Units(32, 2, 64), (2, 50, 70, 40, 24)),
         (family.Units(64, 1, 32), (1, 40, 50, 16, 17)),
         (family.Units(128, 1, 32, rows=True), (2, 70, 152, 64, 64)),
-        (family.Units(64, 2, 32, rows=True), (1, 70, 100, 128, 128)),
+        (family.Units(32, 1, 32, rows=True), (1, 20, 100, 80, 48)),
         (family.Units(32, 1, 64, rows=True), (1, 9, 0, 16, 16)),
         (family.Units(32, 1, 64, rows=True), (1, 1, 3, 16, 16)),
     ],

@@ -189,7 +189,11 @@ class AttentionStep:
 
     def _fused(self, template: str) -> Kernel:
         params = Params()
-        readers = "".join(m.functions(params, name) for name, m in self.operands.items())
+        readers = ""
+        for name, m in self.operands.items():
+            readers += m.functions(params, name)
+            if m.leaf.dtype.size > 2:  # eight of them are no chunk of 16 bytes, and none is asked for
+                readers += f"uvec4 {name}_chunk(int row, int k, int k_end) {{ return uvec4(0); }}\n"
         sums = accumulator(params, DType.F32)
         score = self.scores.function(params)
         if template == "attention_rows":
