@@ -200,6 +200,12 @@ class Lookup:
             )
 
 
+@functools.lru_cache(maxsize=8)
+def _read_once(path: Path, changed: int) -> dict[str, Tactic]:
+    """The tactics of a file that was changed then: a model through ONNX Runtime may be many blocks."""
+    return read_tactics(path)
+
+
 def lookup_for(mode: str | None, file: str | None, info: DeviceInfo) -> Lookup | None:
     """How a session looks tactics up; None where it does not. What an option leaves open (None), the environment says.
 
@@ -212,5 +218,5 @@ def lookup_for(mode: str | None, file: str | None, info: DeviceInfo) -> Lookup |
         return None
     named = file or os.environ.get("ONNX_VULKAN_TACTICS_FILE")
     path = Path(named) if named else default_file()
-    known = read_tactics(path) if named or path.exists() else {}
+    known = _read_once(path, path.stat().st_mtime_ns) if path.exists() else read_tactics(path) if named else {}
     return Lookup(known, Place.of(info), required=mode == "require-cache")
