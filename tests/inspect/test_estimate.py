@@ -90,3 +90,14 @@ def test_like_the_plan_of_a_device(name: str) -> None:
         assert draft.segment_sizes == (tables.arena_size, tables.input_size, tables.output_size)
     finally:
         block.close()
+
+
+def test_inputs_that_are_no_numbers(tmp_path: Path) -> None:
+    """They are left out; what runs on Vulkan is planned without them."""
+    nodes = [helper.make_node("StringNormalizer", ["s"], ["t"]), helper.make_node("Relu", ["x"], ["y"])]
+    ends = [helper.make_tensor_value_info(name, elem, ["n"]) for name, elem in (("s", 8), ("x", 1), ("t", 8), ("y", 1))]
+    (tmp_path / "s.onnx").write_bytes(helper.make_model(helper.make_graph(nodes, "s", ends[:2], ends[2:])).SerializeToString())
+    graph = frontend.load(tmp_path / "s.onnx")
+    found, example, lacks = estimate_at(graph, partition(graph, keep_islands()), None, {"n": 100}, TYPICAL)
+    assert found is not None and found["kernels"] == 1 and found["memory_bytes"]["inputs"] == 512 and not lacks
+    assert example == {"n": 1}

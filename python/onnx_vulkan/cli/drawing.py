@@ -9,13 +9,11 @@ from typing import Any
 from onnx_vulkan.cli import inspection
 from onnx_vulkan.cli.inspecting_nodes import read
 from onnx_vulkan.errors import InvalidInput, OnnxVulkanError
-from onnx_vulkan.inputs import make_inputs
 from onnx_vulkan.inspect.decoder import example_dims, find_decoder
-from onnx_vulkan.inspect.estimate import Estimate, estimate
+from onnx_vulkan.inspect.estimate import Estimate, estimate, shaped_feeds
 from onnx_vulkan.inspect.nodes import Model
 from onnx_vulkan.inspect.page import check_tools, page
 from onnx_vulkan.inspect.picture import as_svg, check_program, picture_of_nodes, picture_of_program
-from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT
 
 __all__ = ["dot", "html", "plan"]
 
@@ -63,7 +61,7 @@ def plan(model: Model) -> tuple[Estimate, dict[str, int]]:
     """The kernels at the model's dims, or at the first example that the model takes; and these numbers."""
     graph, lacks = model.graph, ""
     for numbers in [model.dims] if model.dims else example_dims(graph, find_decoder(graph)):
-        found = estimate(graph, model.claims, make_inputs(graph, numbers, valued=HOST_INPUT_LIMIT))
+        found = estimate(graph, model.claims, shaped_feeds(graph, numbers))
         if found.parts:
             return found, numbers
         lacks = lacks or next(iter(found.missing.values()), "no node of it runs on Vulkan.")

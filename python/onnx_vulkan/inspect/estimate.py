@@ -7,7 +7,7 @@ them, the arena of intermediates, inputs and outputs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,16 +16,16 @@ from onnx_vulkan.claims import Claims, extract
 from onnx_vulkan.codegen.kernel import Step
 from onnx_vulkan.dims import Scope, evaluate
 from onnx_vulkan.engine.limits import TYPICAL, DeviceLimits
-from onnx_vulkan.errors import InvalidInput, OnnxVulkanError
-from onnx_vulkan.graph import Array, Graph
-from onnx_vulkan.inputs import bound_dims, make_inputs
+from onnx_vulkan.errors import OnnxVulkanError
+from onnx_vulkan.graph import Array, Graph, TensorType
+from onnx_vulkan.inputs import bound_dims, check_dims, make_inputs, unbound_dims
 from onnx_vulkan.inspect.decoder import Decoder, example_dims
 from onnx_vulkan.inspect.dry import DryPlan, dry_plan
 from onnx_vulkan.inspect.work import Work, WorkModel
 from onnx_vulkan.lower.driver import HOST_INPUT_LIMIT
 from onnx_vulkan.tune.workloads import tunables
 
-__all__ = ["Estimate", "Part", "estimate", "estimate_at"]
+__all__ = ["Estimate", "Part", "estimate", "estimate_at", "shaped_feeds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +126,16 @@ def estimate(
     return Estimate(parts, missing)
 
 
+def shaped_feeds(graph: Graph, dims: Mapping[str, int]) -> dict[str, Array]:
+    """Arrays of the shapes that the inputs have at *dims*, which take no memory; inputs that are no tensors of numbers, or of
+    unknown rank, are left out. Raises InvalidInput for a dim that the model lacks or that is left out."""
+    check_dims(graph, dims)
+    types = {name: graph.types.get(name, TensorType(None, None)) for name in graph.inputs}
+    part = replace(graph, inputs=[name for name, t in types.items() if t.dtype is not None and t.shape is not None])
+    known = unbound_dims(part)
+    return make_inputs(part, {name: n for name, n in dims.items() if name in known}, valued=HOST_INPUT_LIMIT)
+
+
 def estimate_at(
     graph: Graph,
     claims: Claims,
@@ -142,13 +152,7 @@ def estimate_at(
     examples = list(example_dims(graph, decoder))
     lacks = ""
     for numbers in [dict(dims)] if dims else examples:
-        try:
-            feeds = make_inputs(graph, numbers, valued=HOST_INPUT_LIMIT)
-        except InvalidInput as e:
-            if dims:
-                raise
-            return None, examples[0], str(e)
-        found = estimate(graph, claims, feeds, limits, direct)
+        found = estimate(graph, claims, shaped_feeds(graph, numbers), limits, direct)
         if found.parts or not claims.blocks:
             data = {"dims": numbers, "given": bool(dims), **found.data}
             return data, examples[0] if dims else numbers, ""
