@@ -17,8 +17,10 @@ from onnx_vulkan.dtypes import DType
 from onnx_vulkan.fuse import fuse
 from onnx_vulkan.kernels.contract import ContractStep
 from onnx_vulkan.kernels.gemv import Spread
+from onnx_vulkan.plan.build import PlanInput
 from onnx_vulkan.program.builder import Builder
 from onnx_vulkan.program.interp import interpret
+from onnx_vulkan.program.ir import Value
 from test_skinny import memory
 
 TRIED = 1000 if os.environ.get("ONNX_VULKAN_THOROUGH") == "1" else 4
@@ -152,6 +154,15 @@ def test_sizes_that_change_have_no_tactics() -> None:
 
     tactics = Nth()
     step.launches(At(), SimpleNamespace(**{**vars(run_step.device().limits), "tactics": tactics}))  # type: ignore[arg-type]
+    assert not tactics.asked
+
+
+def test_copies_of_inputs_have_no_tactics() -> None:
+    """They are the plan's own, and a tuner does not see them: nobody could ever give what require-cache asks for."""
+    x = Value(DType.F32, (64, 64), "x")
+    tactics = Nth()
+    _, step = PlanInput(x, x.shape, 32).copied
+    step.launches(lambda e: evaluate(e, {}), SimpleNamespace(**{**vars(run_step.device().limits), "tactics": tactics}))  # type: ignore[arg-type]
     assert not tactics.asked
 
 

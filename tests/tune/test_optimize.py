@@ -11,11 +11,13 @@ import onnx_vulkan
 import pytest
 import small_model
 from onnx_vulkan.bundle import Bundle, read_bundle, write_bundle
+from onnx_vulkan.codegen.choices import Workload
 from onnx_vulkan.errors import InvalidInput
 from onnx_vulkan.tolerance import FP32_MODEL
-from onnx_vulkan.tune.optimize import FASTER, NO_GAIN, Job, journal_of, optimize
+from onnx_vulkan.tune.children import Failed
+from onnx_vulkan.tune.optimize import FASTER, NO_GAIN, Job, journal_of, optimize, right_winners
 from onnx_vulkan.tune.search import Budget
-from onnx_vulkan.tune.tactics import read_tactics
+from onnx_vulkan.tune.tactics import Place, Tactic, read_tactics
 
 
 @pytest.fixture(autouse=True)
@@ -58,3 +60,37 @@ def test_a_search(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_the_output_is_another_folder(bundle: Path) -> None:
     with pytest.raises(InvalidInput, match="is the bundle itself"):
         optimize(Job(bundle, bundle))
+
+
+class Judge:
+    """A child whose samples are beyond the tolerance by the tactics in their file."""
+
+    def __init__(self, ratios: dict[str, float]):
+        self.ratios = ratios
+
+    def ask(self, seconds: float, do: str, tactics_file: str) -> dict[str, float]:
+        found = [self.ratios[t.choice] for t in read_tactics(tactics_file).values()]
+        if float("inf") in found:
+            raise Failed("the process ended by SIGSEGV")
+        return {"ratio": sum(found) or self.ratios["nothing"]}
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("ratios", "kept", "dropped"),
+    [
+        ({"a": 0.2, "b": 0.3}, "ab", ""),
+        ({"a": 0.2, "b": 1.5}, "a", "b"),
+        ({"a": 0.2, "b": float("inf")}, "a", "b"),
+        ({"a": 0.7, "b": 0.6}, "", "ab"),  # each is within the tolerance, both together are not
+        ({"a": 1.1, "b": 5.0, "nothing": 1.2}, "a", "b"),  # the model itself is beyond it
+    ],
+)
+def test_tactics_that_leave_the_tolerance_are_dropped(tmp_path: Path, ratios: dict[str, float], kept: str, dropped: str) -> None:
+    place = Place("00", "1", "ab", "a GPU")
+    winners = [Tactic(Workload("contract", (), (), "strict", name * 32), place, name, "usual", 1.0, 2.0) for name in ("a", "b")]
+    judge = Judge({"nothing": 0.1, **ratios})
+    found, gone = right_winners(winners, tmp_path / "t.json", lambda steps: judge, Job(tmp_path, tmp_path))
+    assert "".join(t.choice for t in found) == kept and "".join(t.choice for t, _ in gone) == dropped

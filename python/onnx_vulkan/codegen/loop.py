@@ -32,10 +32,16 @@ class _Group:
 
 
 def loop_step(
-    label: str, outputs: Sequence[Value], producers: Mapping[Value, Instr], is_leaf: Callable[[Value], bool]
+    label: str,
+    outputs: Sequence[Value],
+    producers: Mapping[Value, Instr],
+    is_leaf: Callable[[Value], bool],
+    *,
+    tunable: bool = True,
 ) -> LoopStep:
-    """The step of a loop kernel. *producers* holds the instructions computed inside, *is_leaf* what is loaded from memory."""
-    return LoopStep(_Group(label, tuple(outputs), producers, is_leaf))
+    """The step of a loop kernel. *producers* holds the instructions computed inside, *is_leaf* what is loaded from memory;
+    a step that is not *tunable* has no tactics."""
+    return LoopStep(_Group(label, tuple(outputs), producers, is_leaf), tunable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +60,8 @@ class Spread:
 class LoopStep:
     """A loop kernel in its texts, for single elements, vectors and tiles, which are rendered when sizes first ask for them."""
 
-    def __init__(self, group: _Group):
-        self.group = group
+    def __init__(self, group: _Group, tunable: bool):
+        self.group, self.tunable = group, tunable
         self.label, self.writes = group.label, group.outputs
         self.shape = group.outputs[0].shape
         self.names = [f"c{i}" for i in range(len(self.shape))]
@@ -117,15 +123,20 @@ class LoopStep:
         """One launch."""
         tiled = self._crossing.launches(at, limits) if self._crossing is not None else []
         total = product(self.shape)
-        choice = pick(
-            "loop",
-            lambda: self.text(1)[0],
-            {"elements": at(total)},
-            at,
-            limits,
-            None if tiled else self.rule(at, limits),
-            lambda: [*([None] if tiled else []), *self.space(at, limits)],
-            lambda c: c.name if c else "tiled",
+        usual = None if tiled else self.rule(at, limits)
+        choice = (
+            usual
+            if not self.tunable
+            else pick(
+                "loop",
+                lambda: self.text(1)[0],
+                {"elements": at(total)},
+                at,
+                limits,
+                usual,
+                lambda: [*([None] if tiled else []), *self.space(at, limits)],
+                lambda c: c.name if c else "tiled",
+            )
         )
         if choice is None:
             return tiled

@@ -50,7 +50,7 @@ DIRECT_BYTES = 16 * 1024
 def _copy(source: Value, target: Value, label: str) -> Step:
     """The step that copies one value to another of equal type and shape."""
     instr = Instr("reshape", (source,), (target,), {"shape": target.shape})
-    return loop_step(label, [target], {target: instr}, lambda v: v is source)
+    return loop_step(label, [target], {target: instr}, lambda v: v is source, tunable=False)  # it is the plan's, not the model's
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from onnx_vulkan.tune.samplers import check_sampler
 from onnx_vulkan.tune.search import Budget, Search, Target, Watcher
 from onnx_vulkan.tune.tactics import Place, Tactic, add_tactics, default_file, write_tactics
 
-__all__ = ["FASTER", "NO_GAIN", "Job", "journal_of", "optimize"]
+__all__ = ["FASTER", "NO_GAIN", "Job", "journal_of", "optimize", "right_winners"]
 
 FASTER, NO_GAIN = "faster", "compatible_no_measured_gain"
 OPENING_SECONDS = 600.0
@@ -99,14 +99,17 @@ def optimize(job: Job, watcher: Watcher | None = None) -> dict[str, Any]:
         worker.close()
     with tempfile.TemporaryDirectory(prefix="onnx-vulkan-tune-") as folder:
         file = Path(folder) / "tactics.json"
-        kept, dropped = _right(list(search.winners.values()), file, child, job)
+        kept, dropped = right_winners(list(search.winners.values()), file, child, job)
         changed = [t for t in kept if t.choice != t.default]
         pairs = Pairs(stopped="no variant is faster than the rule's choice")
         if changed:
             write_tactics(file, kept)
             pairs = measure_pairs(lambda: child(False), file, job.budget.request_seconds, watcher.paired, job.pairs)
         faster = bool(changed) and pairs.faster
-        covered = {t.workload.digest for t in kept} >= {t.workload.digest for t in targets}
+        # an attention that runs in other kernels than before has workloads that were not tuned
+        covered = {t.workload.digest for t in kept} >= {t.workload.digest for t in targets} and not any(
+            t.workload.family == "attention" for t in changed
+        )
         states = Counter(t.state for t in search.trials)
         result = {
             "verdict": FASTER if faster else NO_GAIN,
@@ -140,7 +143,7 @@ def _told(targets: Sequence[Target], digest: str) -> str:
     return next((t.workload.told for t in targets if t.workload.digest == digest), digest)
 
 
-def _right(winners: list[Tactic], file: Path, child: Any, job: Job) -> tuple[list[Tactic], list[tuple[Tactic, float]]]:
+def right_winners(winners: list[Tactic], file: Path, child: Any, job: Job) -> tuple[list[Tactic], list[tuple[Tactic, float]]]:
     """The winners with which the model's outputs are within the bundle's tolerance, and those without, with their ratios."""
 
     def ratio(tactics: Sequence[Tactic]) -> float:
