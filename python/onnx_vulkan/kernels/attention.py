@@ -189,11 +189,7 @@ class AttentionStep:
 
     def _fused(self, template: str) -> Kernel:
         params = Params()
-        readers = ""
-        for name, m in self.operands.items():
-            readers += m.functions(params, name)
-            if m.leaf.dtype.size > 2:  # eight of them are no chunk of 16 bytes, and none is asked for
-                readers += f"uvec4 {name}_chunk(int row, int k, int k_end) {{ return uvec4(0); }}\n"
+        readers = "".join(m.functions(params, name) for name, m in self.operands.items())
         sums = accumulator(params, DType.F32)
         score = self.scores.function(params)
         if template == "attention_rows":
@@ -222,9 +218,7 @@ class AttentionStep:
         return kernel
 
     def are_halves(self, at: At, limits: Limits) -> bool:
-        """Whether all operands have neighbours side by side and are taken as float16, and masks are none or read fast.
-
-        They are float16, or float32 under ``precision=fast``, which rounds the operands of products.
+        """Whether all operands are float16 with neighbours side by side, and masks are none or read fast.
 
         ``attention_units.glsl`` reads them an element at a time, a row by each invocation: on an H200 that made it take 3.5 times
         as long.
@@ -232,8 +226,7 @@ class AttentionStep:
         if self.scores.masks and "coop_rows" not in limits.features:
             return False
         together = at(self.q.k) == at(self.k.k) == at(self.v.row) == 1
-        taken = {DType.F16, DType.F32} if limits.precision == "fast" else {DType.F16}
-        return together and {m.leaf.dtype for m in self.operands.values()} <= taken
+        return together and all(m.leaf.dtype is DType.F16 for m in self.operands.values())
 
     # ------------------------------------------------------------------------------------------------ three kernels
     @cached_property
