@@ -28,7 +28,7 @@
 // Rows and columns past the sizes may hold anything: they are not stored.
 
 const int UNIT = 16;
-const int PREFETCH = 2;
+const int PREFETCH = 2;  // as many as halves of the pool
 const int GROUP_ROWS = 8;
 const int SUBGROUPS_N = BN / WN;
 const int SUBGROUPS_M = BM / WM;
@@ -181,9 +181,10 @@ void stash(int p, int at) {
     }
 }
 
+const int A_LAYOUT = A_ALONG_K ? gl_CooperativeMatrixLayoutRowMajor : gl_CooperativeMatrixLayoutColumnMajor;
+const int B_LAYOUT = B_ALONG_K ? gl_CooperativeMatrixLayoutColumnMajor : gl_CooperativeMatrixLayoutRowMajor;
+
 void multiply(int at, int m, int n) {
-    const int A_LAYOUT = A_ALONG_K ? gl_CooperativeMatrixLayoutRowMajor : gl_CooperativeMatrixLayoutColumnMajor;
-    const int B_LAYOUT = B_ALONG_K ? gl_CooperativeMatrixLayoutColumnMajor : gl_CooperativeMatrixLayoutRowMajor;
     [[unroll]] for (int k = 0; k < BK; k += UNIT_K) {
         coopmat<E, gl_ScopeSubgroup, UNIT, UNIT_K, gl_MatrixUseA> a[PARTS * UNITS_M];
         [[unroll]] for (int part = 0; part < PARTS; part++) {
@@ -208,6 +209,76 @@ void multiply(int at, int m, int n) {
 #endif
             [[unroll]] for (int i = 0; i < UNITS_M; i++) acc[i * UNITS_N + j] = coopMatMulAdd(a[i], b, acc[i * UNITS_N + j]);
         }
+    }
+}
+
+// Where a step is one unit deep, the next step's units are loaded from shared memory before one step's are multiplied.
+const bool AHEAD = PARTS == 1 && BK == UNIT_K;
+const int SETS = AHEAD ? 2 : 1;
+coopmat<E, gl_ScopeSubgroup, UNIT, UNIT_K, gl_MatrixUseA> a_ahead[SETS * UNITS_M];
+coopmat<E, gl_ScopeSubgroup, UNIT_K, UNIT, gl_MatrixUseB> b_ahead[SETS * UNITS_N];
+
+// Load the units of the step at `at` into a set.
+void load_ahead(int to, int at, int m, int n) {
+    [[unroll]] for (int i = 0; i < UNITS_M; i++) {
+        int row = m + i * UNIT;
+        int from = at + (A_ALONG_K ? row * PITCH_A : row / CHUNK);
+        coopMatLoad(a_ahead[to * UNITS_M + i], pool, from, PITCH_A, A_LAYOUT);
+    }
+    [[unroll]] for (int j = 0; j < UNITS_N; j++) {
+        int column = n + j * UNIT;
+        int from = at + TILE_A + (B_ALONG_K ? column * PITCH_B : column / CHUNK);
+        coopMatLoad(b_ahead[to * UNITS_N + j], pool, from, PITCH_B, B_LAYOUT);
+    }
+}
+
+// The sums of a range of K, a step at a time. Before step t is multiplied, t + 1 is loaded, t + 2 is put into the half of the pool
+// that t was loaded from, and t + 2 + PREFETCH is sent for.
+void add_ahead(int k_first, int k_end, int m, int n, int n0) {
+    [[unroll]] for (int t = 0; t < 2; t++) {
+        fetch(0, k_first + t * BK, k_end, n0);
+        stash(0, t * STEP_SIZE);
+    }
+    [[unroll]] for (int p = 0; p < PREFETCH; p++) fetch(p, k_first + (2 + p) * BK, k_end, n0);
+    barrier();
+    load_ahead(0, 0, m, n);
+    barrier();
+    for (int k = k_first; k < k_end; k += PREFETCH * BK) {
+        [[unroll]] for (int p = 0; p < PREFETCH; p++) {
+            stash(p, p * STEP_SIZE);
+            fetch(p, k + (2 + PREFETCH + p) * BK, k_end, n0);
+            load_ahead(1 - p, (1 - p) * STEP_SIZE, m, n);
+            [[unroll]] for (int j = 0; j < UNITS_N; j++) {
+                [[unroll]] for (int i = 0; i < UNITS_M; i++) {
+                    acc[i * UNITS_N + j] = coopMatMulAdd(a_ahead[p * UNITS_M + i], b_ahead[p * UNITS_N + j], acc[i * UNITS_N + j]);
+                }
+            }
+            barrier();
+        }
+    }
+}
+
+// The same for steps of several units: before step t is multiplied, t + 1 to t + PREFETCH - 1 are on their way, and t + PREFETCH
+// is sent for.
+void add_steps(int k_first, int k_end, int m, int n, int n0) {
+    [[unroll]] for (int p = 0; p < PREFETCH; p++) fetch(p, k_first + p * BK, k_end, n0);
+    stash(0, 0);
+    barrier();
+    int at = 0;
+    for (int k = k_first; k < k_end; k += PREFETCH * BK) {
+        [[unroll]] for (int p = 0; p < PREFETCH; p++) {
+            fetch(p, k + (PREFETCH + p) * BK, k_end, n0);
+            multiply(at, m, n);
+            at = STEP_SIZE - at;
+            stash((p + 1) % PREFETCH, at);
+            barrier();
+        }
+#if PARTS == 2
+        [[unroll]] for (int i = 0; i < UNITS_M * UNITS_N; i++) {
+            whole[i] = whole[i] + acc[i];
+            acc[i] = coopmat<SUM, gl_ScopeSubgroup, UNIT, UNIT, gl_MatrixUseAccumulator>(SUM(0));
+        }
+#endif
     }
 }
 
@@ -289,28 +360,10 @@ void main() {
 #endif
     }
 
-    // Before step t is multiplied, steps t + 1 to t + PREFETCH - 1 are on their way, and t + PREFETCH is sent for.
     // Nothing is read of an operand that may be empty.
     if (k_first < k_end) {
-        [[unroll]] for (int p = 0; p < PREFETCH; p++) fetch(p, k_first + p * BK, k_end, n0);
-        stash(0, 0);
-        barrier();
-    }
-    int at = 0;
-    for (int k = k_first; k < k_end; k += PREFETCH * BK) {
-        [[unroll]] for (int p = 0; p < PREFETCH; p++) {
-            fetch(p, k + (PREFETCH + p) * BK, k_end, n0);
-            multiply(at, m, n);
-            at = STEP_SIZE - at;
-            stash((p + 1) % PREFETCH, at);
-            barrier();
-        }
-#if PARTS == 2
-        [[unroll]] for (int i = 0; i < UNITS_M * UNITS_N; i++) {
-            whole[i] = whole[i] + acc[i];
-            acc[i] = coopmat<SUM, gl_ScopeSubgroup, UNIT, UNIT, gl_MatrixUseAccumulator>(SUM(0));
-        }
-#endif
+        if (AHEAD) add_ahead(k_first, k_end, m, n, n0);
+        else add_steps(k_first, k_end, m, n, n0);
     }
 #if PARTS == 2
     [[unroll]] for (int i = 0; i < UNITS_M * UNITS_N; i++) acc[i] = whole[i];

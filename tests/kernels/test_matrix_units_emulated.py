@@ -132,7 +132,7 @@ def conv(
 
 # ------------------------------------------------------------------------------------------------ in every run
 def test_halves_by_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    product(monkeypatch, HALVES, (40, 160), (160, 48), splits=2, bias=True)
+    product(monkeypatch, HALVES, (70, 160), (160, 48), splits=2, bias=True, tile=UNIT_TILES[5])
 
 
 def test_halves_across_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
