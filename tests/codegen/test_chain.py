@@ -40,8 +40,9 @@ def softmax_over(b, x, axis):
 def test_softmaxes_over_alternating_axes(shape, dtype):
     b = Builder()
     y = b.input("x", dtype, shape)
+    factor = 9 if dtype is DType.F32 else 3  # beyond 4 softmaxes of softmaxes enlarge differences, which half floats make
     for n in range(11):
-        y = softmax_over(b, b.mul(y, b.scalar(9, dtype)), n % 2)
+        y = softmax_over(b, b.mul(y, b.scalar(factor, dtype)), n % 2)
     a = RNG.normal(size=shape).astype(dtype.numpy)
     tolerance = {DType.F16: 3e-3, DType.BF16: 3e-2}.get(dtype, 1e-5)
     assert launches(b, [y], {"x": a}, tolerance) == 2

@@ -68,7 +68,7 @@ def test_short_runs_are_one_submit() -> None:
             session.run({"x": x})
             return session.device.counters()["submits"] - before
 
-        assert submits() == 2
+        assert submits() in (2, 3)  # where the device has memory of its own, one brings the weights there
         assert 1 in [submits() for _ in range(50)]  # a busy machine may make some of them long
 
 
@@ -79,7 +79,7 @@ def test_the_first_run_of_new_sizes_stops_as_well() -> None:
             before = session.device.counters()
             with pytest.raises(Cancelled):
                 session.run({"x": x}, cancel=After(3))
-            assert session.device.counters()["submits"] == before["submits"] + 2
+            assert session.device.counters()["submits"] <= before["submits"] + 3  # of five, and one for the weights
             assert (session.run({"x": x})[f"x{PRODUCTS}"] == x).all()
 
 

@@ -139,7 +139,9 @@ def test_coarse_functions(fn):
     p.instrs[0].attrs["coarse"] = True
     kernel = loop_step(fn, p.outputs, p.producers(), lambda v: v in p.inputs)
     got = run_step(kernel, {p.inputs[0]: x})[p.outputs[0]]
-    assert_close(fn, got, REFERENCES[fn](x.astype(np.float64)), 2**8, x)
+    want, flushed = REFERENCES[fn](x.astype(np.float64)), REFERENCES[fn](np.copysign(0.0, x))
+    want = np.where((np.abs(x) < TINY) & (got == flushed), got, want)  # a device may flush a subnormal operand
+    assert_close(fn, got, want, 2**8, x)
 
 
 def test_coarse_quotients():
