@@ -25,7 +25,8 @@ for line in sys.stdin:
 """
 
 
-def test_a_child_is_replaced_when_it_dies() -> None:
+def test_a_child_is_replaced_when_it_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONFAULTHANDLER", raising=False)  # it has the last word
     child = Child({"model": "m"}, (sys.executable, "-c", SCRIPT))
     try:
         first = child.ask(10, "work", n=1)

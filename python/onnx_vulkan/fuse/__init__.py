@@ -208,9 +208,10 @@ class _Fuser:
                 candidates = [v for i in [made, *inlined] for v in i.inputs if self.can_store(v)]
                 if not candidates:
                     break
-                half = sorted(candidates, key=lambda v: abs(len(self.inlined(v)[0]) - len(inlined) // 2))
-                self.store(half[0])
-                pending.append(half[0])
+                sizes = self.inlined_sizes(inlined)
+                half = min(candidates, key=lambda v: abs(sizes[self.flow.producers[v]] - len(inlined) // 2))
+                self.store(half)
+                pending.append(half)
 
     def can_store(self, v: Value) -> bool:
         made = self.flow.producers.get(v)
@@ -235,6 +236,19 @@ class _Fuser:
             seen[instr] = None
             todo.extend(instr.inputs)
         return list(seen), leaves
+
+    def inlined_sizes(self, instrs: list[Instr]) -> dict[Instr, int]:
+        """How many instructions each of *instrs* that is in no region would have inlined, were it a kernel's root."""
+        wanted = {i for i in instrs if i not in self.owner}
+        within: dict[Instr, int] = {}  # a bit for each instruction
+        for n, instr in enumerate(i for i in self.program.instrs if i in wanted):
+            bits = 0
+            for v in instr.inputs:
+                made = self.flow.producers.get(v)
+                if made is not None and v not in self.stored and made not in self.owner:
+                    bits |= within[made]
+            within[instr] = bits | 1 << n
+        return {instr: bits.bit_count() - 1 for instr, bits in within.items()}
 
     # ------------------------------------------------------------------------------------------------ steps
     def aliases(self, built: list[tuple[int, Step]]) -> dict[Value, Value]:
