@@ -146,3 +146,5 @@ def test_what_is_promoted() -> None:
     slower = pairs(0.2, 0.21, 0.2, 0.19)
     slower.wall = [(100.0, 101.0 + n) for n in range(4)]
     assert not slower.faster and "wall time" in slower.verdict
+    slower.wall = [(100.0, 95.0), (100.0, 95.1), (100.0, 95.0), (100.0, 94.9)]
+    assert not slower.faster and "of wall time do not make 10%" in slower.verdict
