@@ -16,7 +16,7 @@ from onnx_vulkan.dims import product
 from onnx_vulkan.dtypes import FLOATS
 from onnx_vulkan.program.ir import Value
 
-__all__ = ["chain_step", "is_small"]
+__all__ = ["ChainStep", "is_small"]
 
 CHAIN_ELEMENTS = 4096
 """The most elements of a tensor that a workgroup walks: four an invocation of 1,024."""
@@ -31,13 +31,11 @@ def is_small(v: Value) -> bool:
     return isinstance(count, int) and 0 < count <= CHAIN_ELEMENTS and v.dtype in FLOATS and v.dtype.size <= 4
 
 
-def chain_step(groups: Sequence[RowGroup]) -> ChainStep:
-    """The step of *groups*, each of which alone reads the one result of the group before it."""
-    return ChainStep(groups)
-
-
 class ChainStep:
-    """Row kernels that are one launch where a workgroup has the shared memory, else one each."""
+    """Row kernels that are one launch where a workgroup has the shared memory, else one each.
+
+    Each of *groups* alone reads the one result of the group before it.
+    """
 
     def __init__(self, groups: Sequence[RowGroup]):
         self.parts = [RowStep(group) for group in groups]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from onnx_vulkan.codegen.chain import chain_step
+from onnx_vulkan.codegen.chain import ChainStep
 from onnx_vulkan.codegen.kernel import Step
 from onnx_vulkan.codegen.loop import loop_step
 from onnx_vulkan.codegen.render import INLINE_OPS
@@ -284,7 +284,7 @@ class _Fuser:
             position = max(self.flow.order[i] for i in instrs)
             if anchors[0].op == "reduce":
                 rows = [self.row_group(region, producers) for region in chain]
-                make = partial(chain_step, rows) if len(rows) > 1 else partial(row_step, rows[0])
+                make = partial(ChainStep, rows) if len(rows) > 1 else partial(row_step, rows[0])
             else:
                 make = partial(build, Group(instrs[0], chain[0].exports, producers, is_leaf))
             built.append((position, twins.step(instrs, chain[-1].exports, producers, is_leaf, make)))
