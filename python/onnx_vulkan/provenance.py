@@ -9,7 +9,7 @@ import importlib.resources
 from collections.abc import Iterator
 from importlib.resources.abc import Traversable
 
-__all__ = ["shader_digest", "source_digest", "version"]
+__all__ = ["kernel_digest", "shader_digest", "source_digest", "version"]
 
 
 @functools.cache
@@ -32,6 +32,13 @@ def source_digest() -> str:
     """A digest (16 hex digits) of the engine's Python sources and shader templates: where it is equal, so are the kernels that a
     model gets."""
     return hashlib.blake2b((_digest("onnx_vulkan", (".py",)) + shader_digest()).encode(), digest_size=8).hexdigest()
+
+
+@functools.cache
+def kernel_digest() -> str:
+    """A digest (16 hex digits) of all that kernels are rendered from: the shaders, and the modules that write and choose them."""
+    parts = (_digest("onnx_vulkan.codegen", (".py",)), _digest("onnx_vulkan.kernels", (".py",)), shader_digest())
+    return hashlib.blake2b("".join(parts).encode(), digest_size=8).hexdigest()
 
 
 def _digest(package: str, endings: tuple[str, ...]) -> str:

@@ -93,7 +93,7 @@ def show(file: FileOrBundle, key: Annotated[str, typer.Argument(help="The key, o
 )
 def validate(file: FileOrBundle) -> None:
     """Check a file: schema, keys, and whether the sources of the kernels are still those that were measured. Needs no GPU."""
-    from onnx_vulkan.tune.tactics import source_digest
+    from onnx_vulkan.provenance import kernel_digest
 
     error, path = "", file
     tactics: dict[str, Tactic] = {}
@@ -101,7 +101,7 @@ def validate(file: FileOrBundle) -> None:
         path, tactics = _read(file)
     except OnnxVulkanError as e:
         error = str(e)
-    stale = sorted(k for k, t in tactics.items() if t.place.source != source_digest())
+    stale = sorted(k for k, t in tactics.items() if t.place.source != kernel_digest())
     data = {"file": str(path), "valid": not error, "error": error, "tactics": len(tactics), "stale": stale}
     deliver("tactics-validate/1", data, lambda: None)
     say(error or f"{path} is whole: {len(tactics)} tactics, {len(stale)} of other kernel sources than these (misses here)")

@@ -11,7 +11,6 @@ import dataclasses
 import fcntl
 import functools
 import hashlib
-import importlib.resources
 import json
 import logging
 import os
@@ -25,6 +24,7 @@ from onnx_vulkan.codegen.choices import Workload
 from onnx_vulkan.device.compile import cache_dir
 from onnx_vulkan.device.info import DeviceInfo
 from onnx_vulkan.errors import InvalidInput, ModelError
+from onnx_vulkan.provenance import kernel_digest
 
 __all__ = [
     "MODES",
@@ -36,7 +36,6 @@ __all__ = [
     "default_file",
     "lookup_for",
     "read_tactics",
-    "source_digest",
     "write_tactics",
 ]
 
@@ -44,18 +43,6 @@ SCHEMA = "onnx-vulkan/tactics/1"
 MODES = ("off", "cache-only", "require-cache")
 
 log = logging.getLogger("onnx_vulkan")
-
-
-@functools.cache
-def source_digest() -> str:
-    """A digest of all that kernels are rendered from: the shaders, and the modules that write and choose them."""
-    digest = hashlib.sha256()
-    for package in ("onnx_vulkan.codegen", "onnx_vulkan.kernels", "onnx_vulkan.shaders"):
-        for file in sorted(importlib.resources.files(package).iterdir(), key=lambda f: f.name):
-            if file.name.endswith((".py", ".glsl", ".comp")):
-                digest.update(f"{package}/{file.name}\0".encode())
-                digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +57,7 @@ class Place:
     @staticmethod
     def of(info: DeviceInfo) -> Place:
         """The place that an opened device is, with these sources."""
-        return Place(info.uuid, f"{info.driver} ({info.driver_version:#x})", source_digest(), info.name)
+        return Place(info.uuid, f"{info.driver} ({info.driver_version:#x})", kernel_digest(), info.name)
 
     def key(self, workload: Workload) -> str:
         """The key of a workload's tactic here."""
