@@ -8,9 +8,8 @@ import time
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from long_model import turned
 from onnx_vulkan import Session
 from onnx_vulkan.errors import Cancelled
 
@@ -19,17 +18,7 @@ SIZE = 64
 
 
 def products(size: int = SIZE, count: int = PRODUCTS) -> bytes:
-    """x [n, size] times a rotation, again and again: every product needs the one before it."""
-    turn = np.roll(np.eye(size, dtype=np.float32), 1, 0)
-    nodes = [helper.make_node("MatMul", [f"x{i}" if i else "x", "w"], [f"x{i + 1}"]) for i in range(count)]
-    graph = helper.make_graph(
-        nodes,
-        "products",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", size])],
-        [helper.make_tensor_value_info(f"x{count}", TensorProto.FLOAT, ["n", size])],
-        [numpy_helper.from_array(turn, "w")],
-    )
-    return onnx.ModelProto.SerializeToString(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+    return turned(count, size)
 
 
 class After:

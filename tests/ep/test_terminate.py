@@ -6,30 +6,15 @@ import threading
 import time
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 from ep_stub import vulkan_session
-from onnx import TensorProto, helper, numpy_helper
+from long_model import turned
 from onnx_vulkan.device import Device
 
 
-def long_model(products: int, size: int) -> bytes:
-    """x times a matrix that turns it by one place, again and again: one block of that many dispatches."""
-    turn = np.roll(np.eye(size, dtype=np.float32), 1, 0)
-    nodes = [helper.make_node("MatMul", [f"x{i}" if i else "x", "w"], [f"x{i + 1}"]) for i in range(products)]
-    graph = helper.make_graph(
-        nodes,
-        "products",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", size])],
-        [helper.make_tensor_value_info(f"x{products}", TensorProto.FLOAT, ["n", size])],
-        [numpy_helper.from_array(turn, "w")],
-    )
-    return onnx.ModelProto.SerializeToString(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
-
-
 def test_terminate_stops_a_block() -> None:
-    session = vulkan_session(long_model(320, 128))
+    session = vulkan_session(turned(320, 128))
     x = np.random.default_rng(2).standard_normal((32, 128), np.float32)
     want = session.run(None, {"x": x})[0]
     assert (want == np.roll(x, -320, 1)).all()
@@ -61,7 +46,7 @@ def test_terminate_stops_a_block() -> None:
 
 
 def test_a_flag_that_is_set_before_the_run() -> None:
-    session = vulkan_session(long_model(40, 8))
+    session = vulkan_session(turned(40, 8))
     options = ort.RunOptions()
     options.log_severity_level = 4
     options.terminate = True
@@ -70,7 +55,7 @@ def test_a_flag_that_is_set_before_the_run() -> None:
 
 
 def test_each_thread_has_its_own_options() -> None:
-    session = vulkan_session(long_model(320, 128))
+    session = vulkan_session(turned(320, 128))
     x = np.ones((32, 128), np.float32)
     session.run(None, {"x": x})
     stopped, other = ort.RunOptions(), ort.RunOptions()
